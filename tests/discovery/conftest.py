@@ -51,6 +51,12 @@ def session(stage0: Path, cache: SeenFiles) -> DiscoverySession:
 
 
 @pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Where results go; it is not there yet."""
+    return tmp_path / "out"
+
+
+@pytest.fixture
 def album(tmp_path: Path) -> Path:
     """Pictures of three kinds."""
     return write_pictures(tmp_path / "album", [0, 1, 2], 8, seed=10)

@@ -198,23 +198,6 @@ def test_the_same_command_again_trains_nothing_and_keeps_corrections(once, out):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(1)
-@pytest.mark.parametrize("grouped_before", [0, 1], ids=["another-stage", "the-same-stage"])
-def test_the_same_command_resumes_after_a_stage_of_a_killed_one(stage0, albums, tmp_path, grouped_before):
-    out, spare = tmp_path / "out", tmp_path / "spare"
-    discovered(stage0, albums[grouped_before], out, None)
-    shutil.copytree(out, spare)
-    whole = discovered(stage0, albums[1], out)
-    newest = next(out.glob("stage*"))
-    # As after a kill between the stage and the rest: features were kept before it.
-    shutil.copytree(newest, spare / newest.name)
-    shutil.copyfile(out / PROJECT / SEEN, spare / PROJECT / SEEN)
-    result = discovered(stage0, albums[1], spare)
-    assert contents(spare) == contents(out)
-    assert result.change == whole.change
-
-
-@pytest.mark.slow
 def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(once, tmp_path):
     """Made between a kill and the same command: neither is thrown away in silence."""
     stage0, album, trained = once
@@ -260,3 +243,20 @@ def test_an_interrupted_training_leaves_the_session_as_it_was(session, albums):
     assert session.current.features is features
     assert session.registry.state_hash() == state
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.slow
+@pytest.mark.fault(1)
+@pytest.mark.parametrize("grouped_before", [0, 1], ids=["another-stage", "the-same-stage"])
+def test_the_same_command_resumes_after_a_stage_of_a_killed_one(stage0, albums, tmp_path, grouped_before):
+    out, spare = tmp_path / "out", tmp_path / "spare"
+    discovered(stage0, albums[grouped_before], out, None)
+    shutil.copytree(out, spare)
+    whole = discovered(stage0, albums[1], out)
+    newest = next(out.glob("stage*"))
+    # As after a kill between the stage and the rest: features were kept before it.
+    shutil.copytree(newest, spare / newest.name)
+    shutil.copyfile(out / PROJECT / SEEN, spare / PROJECT / SEEN)
+    result = discovered(stage0, albums[1], spare)
+    assert contents(spare) == contents(out)
+    assert result.change == whole.change

@@ -1,6 +1,11 @@
-"""What one run of discover leaves to the next: it costs what is new, and whatever is lost or damaged is made again."""
+"""What one run of discover leaves to the next: it costs what is new, and whatever is lost or damaged is made again.
+
+What people write into their files between two runs changes no group, no correction and no number.
+"""
 
 import gc
+import io
+import json
 import os
 import shutil
 import sys
@@ -15,14 +20,21 @@ from PIL import Image
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from promptccd.cli.main import main
+from promptccd.data.sources import Stamp
+from promptccd.discovery import DiscoverySession
 from promptccd.discovery.intake.seen import SEEN
+from promptccd.discovery.project import ProjectView, edits
 from promptccd.discovery.project.record import PROJECT
+from promptccd.errors import DataError
 from promptccd.images import identity
 from promptccd.models import CategoryDiscoveryModel
 from tests.discovery.conftest import run as command
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
-from tests.discovery.stored import by_file, rows_in, stored_in
+from tests.discovery.stored import by_file, rows_in, stored_in, table_of
+from tests.images.test_identity import XMP, exif, photograph, text
+from tests.messages import TEXT
 
 _opened: list[str] | None = None
 
@@ -71,10 +83,10 @@ def costs(below: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cost]:
 
 
 @pytest.fixture
-def run(backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cost]:
-    def discover(images: Path) -> Cost:
+def run(backbone_folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cost]:
+    def discover(images: Path, *options: object) -> Cost:
         with costs(images if images.is_dir() else images.parent, monkeypatch) as cost:
-            assert command(backbone_folder, images, tmp_path / "out") == 0
+            assert command(backbone_folder, images, out, *options) == 0
         return cost
 
     return discover
@@ -101,30 +113,37 @@ def contents(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_a_second_run_opens_no_image_and_writes_the_same(run, album, tmp_path):
-    cost = run(album)
-    assert (cost.decoded, cost.embedded, len(set(cost.opened))) == (18, 17, 19)
-    before = contents(tmp_path / "out")
-    cost = run(album)
-    assert (cost.decoded, cost.embedded, cost.opened) == (0, 0, [])
-    assert contents(tmp_path / "out") == before
+@pytest.mark.parametrize("is_packed", [False, True], ids=["folder", "archive"])
+def test_a_second_run_opens_no_image_and_writes_the_same(run, album, out, tmp_path, is_packed):
+    images = album
+    if is_packed:
+        images = Path(shutil.make_archive(str(tmp_path / "zipped" / "album"), "zip", album))
+    cost = run(images)
+    assert (cost.decoded, cost.embedded) == (18, 17)
+    assert is_packed or len(set(cost.opened)) == 19
+    before = contents(out)
+    cost = run(images)
+    assert (cost.decoded, cost.embedded, is_packed or cost.opened) == (0, 0, is_packed or [])
+    assert contents(out) == before
+    os.utime(images)
+    cost = run(images)
+    assert (cost.decoded, cost.embedded) == (0, 0)  # members of an archive are unpacked and hashed
 
 
 @pytest.mark.slow
-def test_what_is_added_is_the_next_stage_and_all_that_is_paid_for(run, album, tmp_path):
+def test_what_is_added_is_the_next_stage_and_all_that_is_paid_for(run, album, out, tmp_path):
     run(album)
-    before = by_file(tmp_path / "out")
-    registry = registry_in(tmp_path / "out")
+    before, registry = by_file(out), registry_in(out)
     new = write_pictures(tmp_path / "new", [4, 5], per_category=3, seed=9)
     for path in new.iterdir():
         shutil.move(path, album / f"new-{path.name}")
     cost = run(album)
     assert (cost.decoded, cost.embedded, len(set(cost.opened))) == (6, 6, 6)
     assert all(name.startswith("new-") for name in cost.opened)
-    after = registry_in(tmp_path / "out")
+    after = registry_in(out)
     assert after.stage == registry.stage + 1
     assert registry.members.items() <= after.members.items()
-    rows = by_file(tmp_path / "out")
+    rows = by_file(out)
     for name, row in before.items():
         kept = ("category", "name", "sha256", "status", *(["stage"] if row["category"] else []))
         assert {each: rows[name][each] for each in kept} == {each: row[each] for each in kept}
@@ -133,9 +152,9 @@ def test_what_is_added_is_the_next_stage_and_all_that_is_paid_for(run, album, tm
 
 
 @pytest.mark.slow
-def test_moved_renamed_and_touched_files_are_known_and_changed_ones_are_seen(run, album, tmp_path):
+def test_moved_renamed_and_touched_files_are_known_and_changed_ones_are_seen(run, album, out, tmp_path):
     run(album)
-    before = by_file(tmp_path / "out")
+    before = by_file(out)
     (album / "deep").mkdir()
     one, two = min(album.glob("1-*")), min(album.glob("2-*"))
     one.rename(album / "deep" / "heron.png")
@@ -144,38 +163,181 @@ def test_moved_renamed_and_touched_files_are_known_and_changed_ones_are_seen(run
     cost = run(album)
     assert (cost.decoded, cost.embedded) == (0, 0)
     assert set(cost.opened) == {"deep/heron.png", "photograph.jpg"}
-    rows = by_file(tmp_path / "out")
+    rows = by_file(out)
     assert rows["deep/heron.png"]["category"] == before[one.name]["category"]
-    assert registry_in(tmp_path / "out").stage == 0
+    assert registry_in(out).stage == 0
     found = two.stat()
     Image.new("RGB", (20, 20), "red").save(two)
     os.utime(two, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
     cost = run(album)
     assert (cost.decoded, cost.embedded, set(cost.opened)) == (1, 1, {two.name})
-    assert by_file(tmp_path / "out")[two.name]["sha256"] != before[two.name]["sha256"]
-
-
-@pytest.mark.slow
-def test_members_of_an_archive_are_known_by_place_and_sum(run, album, tmp_path):
-    archive = Path(shutil.make_archive(str(tmp_path / "zipped" / "album"), "zip", album))
-    run(archive)
-    before = contents(tmp_path / "out")
-    cost = run(archive)
-    assert (cost.decoded, cost.embedded) == (0, 0)
-    assert contents(tmp_path / "out") == before
-    os.utime(archive)
-    cost = run(archive)
-    assert (cost.decoded, cost.embedded) == (0, 0)  # unpacked and hashed
+    assert by_file(out)[two.name]["sha256"] != before[two.name]["sha256"]
 
 
 @pytest.mark.moderate
-def test_a_damaged_file_is_made_again(run, album, tmp_path):
+def test_a_damaged_file_is_made_again(run, album, out):
     run(album)
-    before, place = contents(tmp_path / "out"), tmp_path / "out" / PROJECT / SEEN
+    before, place = contents(out), out / PROJECT / SEEN
     gc.collect()  # closes the database, as the end of a process does
     place.write_bytes(place.read_bytes()[: place.stat().st_size // 2])
-    (tmp_path / "out" / "discovery.html").unlink()  # its pictures are asked for
+    (out / "discovery.html").unlink()  # its pictures are asked for
     run(album)
-    assert contents(tmp_path / "out") == before
+    assert contents(out) == before
     cost = run(album)
     assert (cost.decoded, cost.opened) == (0, [])
+
+
+# What people write into their files
+
+Edit = Callable[[Path], object]
+
+
+def rewritten(path: Path, **options: object) -> None:
+    """The same coded picture in another file: written anew by a program, as all of them do."""
+    with Image.open(path) as image:
+        image.load()
+    fresh = path.with_suffix(".new")
+    kind = {".jpg": "JPEG", ".png": "PNG"}[path.suffix]
+    kept = {"quality": "keep"} if kind == "JPEG" else {"pnginfo": text()}
+    image.save(fresh, kind, **kept, **options)
+    os.replace(fresh, path)
+
+
+def with_time_kept(edit: Edit) -> Edit:
+    def edited(path: Path) -> None:
+        before = path.stat()
+        edit(path)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    return edited
+
+
+def redrawn(change: Callable[[Image.Image], Image.Image], quality: int = 88) -> Edit:
+    def edit(path: Path) -> None:
+        with Image.open(path) as image:
+            change(image).save(path, quality=quality)
+
+    return edit
+
+
+def converted(path: Path) -> None:
+    path = path.rename(path.with_suffix(".webp"))
+    with Image.open(path) as image:
+        image.save(path, quality=85)
+
+
+LEVELS = [min(255, round(255 * (value / 240) ** 0.8)) for value in range(256)] * 3
+EDITS: dict[str, Edit] = {
+    "half the size": redrawn(lambda image: image.resize((60, 45))),
+    "levels": redrawn(lambda image: image.point(LEVELS)),
+    "a crop of 90 %": redrawn(lambda image: image.crop((7, 3, 115, 84))),
+    "another format": converted,
+    "a caption": lambda path: rewritten(path, exif=exif(title="a heron"), xmp=XMP),
+    "a rating, with the time kept": with_time_kept(lambda path: rewritten(path, exif=exif(rating=4))),
+    "the turn flag": lambda path: rewritten(path, exif=exif(orientation=6)),
+    "a turn of the pixels": redrawn(lambda image: image.transpose(Image.Transpose.ROTATE_90), 95),
+}
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    for number in range(12):
+        name = f"{number:02d}.{'png' if number % 3 else 'jpg'}"
+        photograph((120, 90), seed=number).save(folder / name, quality=92)
+    return folder
+
+
+QUICK = ("a caption", "a turn of the pixels")
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EDITS]
+)
+def test_an_edit_of_the_files_loses_nothing(name, run, photographs, out, capsys):
+    run(photographs, "--num_categories", 3)
+    registry = registry_in(out)
+    first, second, *_ = (each.id for each in sorted(registry.active, key=lambda each: -each.size))
+    for words in (
+        ("rename", first, "heron"),
+        ("move", second, *registry.members_of(first)[:2]),
+        ("gather", registry.members_of(second)[0]),
+    ):
+        assert main(["categories", str(out), *map(str, words)]) == 0
+    before, features = registry_in(out).state_hash(), stored_in(out / PROJECT)["feature"]
+    for path in list(photographs.iterdir()):
+        EDITS[name](path)
+    capsys.readouterr()
+    assert run(photographs, "--json").embedded == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert (files["used"], files["duplicates"]) == (12, 0)
+    assert files["changed"] == (0 if name == "another format" else 12)
+    assert stored_in(out / PROJECT)["feature"] == features
+    assert registry_in(out).state_hash() == before
+    assert [row["status"] for row in table_of(out)] == ["used"] * 12
+    run(photographs)
+    assert registry_in(out).state_hash() == before
+
+
+def test_thumbnails_are_turned_with_the_file(run, photographs, out):
+    def shapes(side: int) -> set[bool]:
+        view = ProjectView(out)
+        pictures = [Image.open(io.BytesIO(view.photos.picture(row, side))) for row in range(12)]
+        view.photos.close()
+        return {each.width > each.height for each in pictures}
+
+    for is_wide in (True, False):
+        run(photographs)
+        assert shapes(128) == shapes(320) == {is_wide}
+        for path in photographs.iterdir():
+            rewritten(path, exif=exif(orientation=6))
+
+
+def test_another_picture_under_the_same_size_and_time_is_read(run, photographs, out):
+    path = photographs / "one.bmp"
+    photograph((40, 40), seed=50).save(path)
+    for _ in range(2):
+        run(photographs)
+        with_time_kept(photograph((40, 40), seed=51).save)(path)
+    assert len(table_of(out)) == 13
+    assert len(registry_in(out).images) == 14  # the one that was there before is not forgotten
+
+
+def test_a_disk_without_times_of_touch_is_no_dead_end(run, photographs, monkeypatch, capsys):
+    """FAT keeps no such time: the change is seen once the file is opened, and the next command reads it."""
+
+    def untouched(cls, path, found):
+        return Stamp(path, found.st_size, found.st_mtime_ns)
+
+    monkeypatch.setattr(Stamp, "from_status", classmethod(untouched))
+    path, missing = photographs / "one.bmp", []
+    photograph((40, 40), seed=50).save(path)
+    run(photographs)
+    with_time_kept(photograph((40, 40), seed=51).save)(path)
+    for _ in range(2):
+        capsys.readouterr()
+        run(photographs, "--export", "folders", "--json")
+        [exported] = json.loads(capsys.readouterr().out)["exports"]
+        missing.append([name for name, _ in exported["missing"]])
+    assert missing[0] == ["one.bmp"]
+    assert "one.bmp" not in missing[1]  # what it showed before is not here any more
+
+
+@pytest.mark.moderate
+def test_a_file_of_another_picture_is_named_and_errors_name_files(run, backbone_folder, photographs, caplog):
+    run(photographs, "--num_categories", 3)
+    photograph((120, 90), seed=99).save(photographs / "00.jpg", quality=92)
+    with caplog.at_level("INFO"):
+        run(photographs)
+    assert TEXT["1-files-show-other-pictures-than"] in caplog.text
+
+    session = DiscoverySession.open(backbone_folder)
+    session.read(photographs)
+    session.group(2)
+    first, *others = session.current.keys
+    second = next(key for key in others if session.registry.members[key] != session.registry.members[first])
+    edits.answer(session.registry, first, second, same=False)
+    with pytest.raises(DataError, match=r"Images .*'00\.jpg'"):
+        session.group(1)

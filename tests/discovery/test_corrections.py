@@ -5,6 +5,7 @@ import shutil
 import weakref
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,12 @@ def run(trained_run, tmp_path) -> Path:
     return Path(shutil.copytree(trained_run, tmp_path / "run"))
 
 
+@pytest.fixture
+def stage(run) -> Path:
+    """The newest stage of the run."""
+    return run / "stage3"
+
+
 @pytest.fixture(scope="module")
 def found_once(trained_run, albums, tmp_path_factory) -> Path:
     """What a discovery left."""
@@ -49,9 +56,12 @@ def new_of(folder: Path) -> list[int]:
     return [each.id for each in registry_in(folder).active if not each.known and each.size > 1]
 
 
+def name_of(folder: Path, category: int) -> str:
+    return registry_in(folder).category(category).name
+
+
 @pytest.mark.moderate
-def test_a_checkpoint_predicts_what_its_registry_says(run):
-    stage = run / "stage3"
+def test_a_checkpoint_predicts_what_its_registry_says(run, stage):
     before, registry = load_file(stage / "model-00002-of-00002.safetensors"), registry_in(stage)
     new = new_of(stage)
     correct(stage, (edits.rename, new[0], "heron"))
@@ -65,36 +75,22 @@ def test_a_checkpoint_predicts_what_its_registry_says(run):
         assert name in ("prototypes", "spread_spreads") or torch.equal(value, before[name])
     rows = [registry.active_prototypes().ids.index(each) for each in model.config.category_ids]
     assert torch.equal(model.spread_spreads, before["spread_spreads"][rows])
-    correct(stage, lambda each: each.undo())
-    correct(stage, lambda each: each.undo())
+    for _ in range(2):
+        correct(stage, lambda each: each.undo())
     assert registry_in(stage).state_hash() == registry.state_hash()
     assert torch.equal(load_model(stage).prototypes, before["prototypes"])
     assert {path.name for path in run.glob(".*")} == {".lock", ".lock-owner"}
 
 
-def test_what_is_not_possible_changes_nothing(run):
-    before = {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()}
+def test_what_is_not_possible_changes_nothing(stage):
+    def files() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in stage.iterdir() if path.is_file()}
+
+    before = files()
     for edit in ((edits.rename, 0, ""), (edits.merge, [0]), (edits.rename, 99, "x")):
         with pytest.raises(RegistryError):
-            correct(run / "stage2", edit)
-    assert {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()} == before
-
-
-@pytest.mark.moderate
-@pytest.mark.fault(1)
-def test_a_process_killed_between_two_renames_loses_nothing(run):
-    stage = run / "stage3"
-    correct(stage, (edits.rename, 0, "heron"))
-    stage.rename(run / f"{REPLACED}stage3")  # where such a kill leaves it
-    (run / f"{REPLACED}stage1").mkdir()  # and where a kill after both renames does
-    correct(run / "stage2", (edits.rename, 0, "egret"))
-    assert registry_in(stage).category(0).name == "heron"
-    assert not (run / f"{REPLACED}stage1").exists()
-    assert problems_of(stage) == []
-    stage.rename(run / f"{REPLACED}stage3")
-    correct(stage, (edits.rename, 0, "stork"))  # the same stage
-    assert registry_in(stage).category(0).name == "stork"
-    assert {path.name for path in run.glob(".*")} == {".lock", ".lock-owner"}
+            correct(stage, edit)
+    assert files() == before
 
 
 class Killed(BaseException):
@@ -107,44 +103,41 @@ def die(*given: object) -> None:
 
 @pytest.mark.moderate
 @pytest.mark.fault(1)
-@pytest.mark.parametrize("place", ["found", "run/stage3"])
-def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request, tmp_path, caplog):
-    request.getfixturevalue(Path(place).parts[0])
-    folder = tmp_path / place
+@pytest.mark.parametrize("place", ["found", "stage"])
+def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request, caplog):
+    folder = request.getfixturevalue(place)
     for number, name in enumerate(("heron", "egret")):
         correct(folder, (edits.rename, number, name))
     undo = {"command": ["undo"]}
     with pytest.raises(Killed):
         correct(folder, lambda each: each.undo(), **undo, report=die)
-    names = {0: "heron", 1: registry_in(folder).category(1).name}
+    names = ["heron", name_of(folder, 1)]
     assert names[1] != "egret", "it was done"
     with caplog.at_level("INFO"):
         correct(folder, lambda each: each.undo(), **undo)
     assert TEXT["undo-was-done-already"] in caplog.text
-    assert {number: registry_in(folder).category(number).name for number in (0, 1)} == names
+    assert [name_of(folder, number) for number in (0, 1)] == names
     correct(folder, lambda each: each.undo(), **undo)  # and now once more, as it is meant
-    assert registry_in(folder).category(0).name != "heron"
-    assert not [path for path in tmp_path.rglob(".edit.json")]
+    assert name_of(folder, 0) != "heron"
+    assert not [*folder.parent.rglob(".edit.json")]
 
 
-def test_an_edit_that_died_before_it_was_done_is_done(found, monkeypatch):
+def test_an_edit_that_died_before_it_was_done_is_done_and_another_is_not_taken_for_it(found, monkeypatch):
+    def rename(name: str, **options: Any) -> None:
+        correct(found, (edits.rename, 0, name), command=["rename", "0", name], **options)
+
     count = registry_in(found).next_number
     with pytest.raises(Killed), monkeypatch.context() as patch:
         patch.setattr("promptccd.discovery.project.project.write_file", die)
-        correct(found, (edits.rename, 0, "heron"), command=["rename", "0", "heron"])
+        rename("heron")
     assert registry_in(found).next_number == count
-    correct(found, (edits.rename, 0, "heron"), command=["rename", "0", "heron"])
-    assert registry_in(found).category(0).name == "heron"
-    assert registry_in(found).next_number == count + 1
-
-
-def test_another_command_is_not_taken_for_the_one_that_died(found):
+    rename("heron")
+    assert (name_of(found, 0), registry_in(found).next_number) == ("heron", count + 1)
     with pytest.raises(Killed):
-        correct(found, (edits.rename, 0, "a"), command=["rename", "0", "a"], report=die)
-    correct(found, (edits.rename, 0, "b"), command=["rename", "0", "b"])
-    assert registry_in(found).category(0).name == "b"
-    correct(found, (edits.rename, 0, "a"), command=["rename", "0", "a"])
-    assert registry_in(found).category(0).name == "a"
+        rename("a", report=die)
+    for name in ("b", "a"):
+        rename(name)
+        assert name_of(found, 0) == name
 
 
 def test_a_correction_that_a_later_stage_does_not_know_is_said(run, caplog):
@@ -155,31 +148,27 @@ def test_a_correction_that_a_later_stage_does_not_know_is_said(run, caplog):
     assert "was made before" not in caplog.text
 
 
-def test_two_windows_of_a_stage_keep_the_corrections_of_each_other(run):
-    one, other = Project(run / "stage3"), Project(run / "stage3")
+def test_two_windows_of_a_stage_keep_the_corrections_of_each_other(stage):
+    one, other = Project(stage), Project(stage)
     one.rename(0, "heron")
     other.rename(1, "egret")
-    assert [registry_in(run / "stage3").category(each).name for each in (0, 1)] == ["heron", "egret"]
+    assert [name_of(stage, each) for each in (0, 1)] == ["heron", "egret"]
 
 
 @pytest.mark.moderate
-def test_a_stage_of_a_run_is_split_by_its_features(run):
-    category = max(new_of(run / "stage3"), key=lambda each: registry_in(run / "stage3").category(each).size)
-    size = registry_in(run / "stage3").category(category).size
-    Project(run / "stage3").split(category, [])
-    registry = registry_in(run / "stage3")
+def test_a_stage_of_a_run_is_split_by_its_features(stage, tmp_path):
+    category = max(new_of(stage), key=lambda each: registry_in(stage).category(each).size)
+    size = registry_in(stage).category(category).size
+    Project(stage).split(category, [])
+    registry = registry_in(stage)
     part = registry.category(registry.next_id - 1)
-    assert 0 < part.size <= registry.category(category).size
-    assert part.size + registry.category(category).size == size
+    assert 0 < part.size <= registry.category(category).size == size - part.size
     assert all(key.startswith("row:") for key in registry.members_of(part.id))
     chosen = registry.members_of(category)[:1]
-    Project(run / "stage3").split(category, chosen, "odd one")
-    assert registry_in(run / "stage3").members_of(registry.next_id) == chosen
-    assert load_model(run / "stage3").config.id2label[registry.next_id] == "odd one"
-
-
-def test_a_stage_by_itself_cannot_be_split(run, tmp_path):
-    alone = Path(shutil.copytree(run / "stage3", tmp_path / "alone" / "stage3"))
+    Project(stage).split(category, chosen, "odd one")
+    assert registry_in(stage).members_of(registry.next_id) == chosen
+    assert load_model(stage).config.id2label[registry.next_id] == "odd one"
+    alone = Path(shutil.copytree(stage, tmp_path / "alone" / "stage3"))
     with pytest.raises(RegistryError, match=TEXT["none-of-the-images-of-category-2"]):
         Project(alone).split(new_of(alone)[0], [])
 
@@ -208,14 +197,14 @@ def test_in_a_discovery_prototypes_follow_the_images(found):
     assert abs(datetime.fromisoformat(time) - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_in_a_run_images_of_a_dissolved_category_are_unassigned_and_it_is_said(run, caplog):
-    category = new_of(run / "stage3")[0]
-    size = registry_in(run / "stage3").category(category).size
+def test_in_a_run_images_of_a_dissolved_category_are_unassigned_and_it_is_said(stage, caplog):
+    category = new_of(stage)[0]
+    size = registry_in(stage).category(category).size
     with caplog.at_level("INFO"):
-        main(["categories", str(run / "stage3"), "dissolve", str(category)])
+        main(["categories", str(stage), "dissolve", str(category)])
     said = f"Category {category} is gone, and later groupings will not bring it back; undo does. Its images went: "
     assert f"{said}{size} to no category." in caplog.text
-    assert len(registry_in(run / "stage3").unassigned) == size
+    assert len(registry_in(stage).unassigned) == size
 
 
 @pytest.mark.moderate
@@ -274,49 +263,63 @@ def test_a_correction_says_what_does_not_show_it_yet(found, run, caplog):
         assert (said in caplog.text) == is_logged
 
 
-def test_old_checkpoints_get_a_registry_with_their_first_edit(run):
-    stage, before = run / "stage3", registry_in(run / "stage3")
+def test_old_checkpoints_get_a_registry_with_their_first_edit(stage):
+    before = registry_in(stage)
     (stage / "categories.sqlite").unlink()
     sum_again(stage)
     left = registry_in(stage)
     assert left.stage == before.stage == 3
-    assert len(left.active) >= 3
-    for each, was in zip(left.active, before.active, strict=True):
-        assert (each.id, each.name, each.known) == (was.id, was.name, was.known)
+    found = [[(each.id, each.name, each.known) for each in one.active] for one in (left, before)]
+    assert found[0] == found[1] and len(found[0]) >= 3
     correct(stage, (edits.rename, 0, "heron"))
     assert has_registry(stage)
     assert problems_of(stage) == []
     assert load_model(stage).config.id2label[0] == "heron"
 
 
-def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(run, tmp_path):
+def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(stage, tmp_path):
     """An edit copies the folder: a card that leads to a key would make the key part of the stage."""
     (tmp_path / "key").write_text("key")
-    card = run / "stage3" / "README.md"
+    card = stage / "README.md"
     card.unlink()
     card.symlink_to(tmp_path / "key")
     with pytest.raises(RunError, match=TEXT["readmemd-leads-elsewhere"]):
-        correct(run / "stage3", (edits.rename, 0, "heron"))
+        correct(stage, (edits.rename, 0, "heron"))
     assert card.is_symlink()
     assert (tmp_path / "key").read_text() == "key"
 
 
 @pytest.mark.fault(12)
-def test_a_stage_that_is_in_use_is_edited_whole(run):
+def test_a_stage_that_is_in_use_is_edited_whole(stage):
     """Its weights stay mapped in the process that has loaded them, while the file is replaced."""
-    model = load_model(run / "stage3")
+    model = load_model(stage)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    correct(run / "stage3", (edits.rename, 0, "heron"))
-    after = load_model(run / "stage3").state_dict()
+    correct(stage, (edits.rename, 0, "heron"))
+    after = load_model(stage).state_dict()
     assert before.keys() == after.keys()
     for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
-        assert torch.equal(value, after[name])
+        assert torch.equal(value, before[name]) and torch.equal(value, after[name])
 
 
 def test_other_folders_are_named(tmp_path):
-    with pytest.raises(PromptCCDError, match=TEXT["holds-no-registry-nothing-is-at"]):
-        correct(tmp_path, lambda each: None)
-    with pytest.raises(PromptCCDError, match=TEXT["holds-no-registry-nothing-is-at"]):
-        registry_in(tmp_path / "nowhere")
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(PromptCCDError, match=TEXT["holds-no-registry-nothing-is-at"]):
+            correct(folder, lambda each: None)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.moderate
+@pytest.mark.fault(1)
+def test_a_process_killed_between_two_renames_loses_nothing(run):
+    stage = run / "stage3"
+    correct(stage, (edits.rename, 0, "heron"))
+    stage.rename(run / f"{REPLACED}stage3")  # where such a kill leaves it
+    (run / f"{REPLACED}stage1").mkdir()  # and where a kill after both renames does
+    correct(run / "stage2", (edits.rename, 0, "egret"))
+    assert registry_in(stage).category(0).name == "heron"
+    assert not (run / f"{REPLACED}stage1").exists()
+    assert problems_of(stage) == []
+    stage.rename(run / f"{REPLACED}stage3")
+    correct(stage, (edits.rename, 0, "stork"))  # the same stage
+    assert registry_in(stage).category(0).name == "stork"
+    assert {path.name for path in run.glob(".*")} == {".lock", ".lock-owner"}

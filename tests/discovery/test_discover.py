@@ -1,4 +1,4 @@
-"""One call from images to results: whatever is in the folder, however often, however it is interrupted."""
+"""One call from images to results, however often, however it is interrupted; and what later calls make of new ones."""
 
 import json
 import os
@@ -9,7 +9,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -17,6 +19,7 @@ from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.checkpoint import found_with, save_progress
 from promptccd.discovery.embedding import load_embedder
+from promptccd.discovery.exports.rows import WAITS
 from promptccd.discovery.project.record import PROJECT, RECORD, read_record
 from promptccd.errors import ConfigurationError, DataError, DiskError, RunError
 from promptccd.locks import FolderLock
@@ -29,32 +32,42 @@ from tests.messages import TEXT
 
 KEPT = tuple(f"{PROJECT}/{name}" for name in ("project.json", "categories.sqlite"))
 WRITTEN = ("assignments.csv", "discovery.html", *KEPT)
+ODD = 9  # a kind of which there is one picture at first
+
+
+@pytest.fixture
+def found(stage0, albums, out):
+    """What the labelled stage found in the first album."""
+    assert run(stage0, albums[0], out) == 0
+    return out
+
+
+def written(out):
+    return {name: (out / name).read_bytes() for name in WRITTEN}
 
 
 @pytest.mark.slow
 @pytest.mark.fault(14, 16)
-def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
+def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, found):
     """Assignments and confidences, from features that are computed anew."""
-    out = tmp_path / "out"
-    assert run(stage0, albums[0], out) == 0
-    written = [out / name for name in WRITTEN if not name.endswith("categories.sqlite")]
-    first, categories = [path.read_bytes() for path in written], registry_in(out).state_hash()
-    alter(out / PROJECT, "delete from feature")
-    (out / "discovery.html").unlink()
-    command = [sys.executable, "-m", "promptccd.cli.main", "discover", stage0, albums[0], "--out", out]
+    paths = [found / name for name in WRITTEN if not name.endswith("categories.sqlite")]
+    first, categories = [path.read_bytes() for path in paths], registry_in(found).state_hash()
+    alter(found / PROJECT, "delete from feature")
+    (found / "discovery.html").unlink()
+    command = [sys.executable, "-m", "promptccd.cli.main", "discover", stage0, albums[0], "--out", found]
     result = subprocess.run(command, capture_output=True, check=False)
     assert result.returncode == 0, result.stderr
     assert b"Traceback" not in result.stderr
-    assert [path.read_bytes() for path in written] == first
-    assert registry_in(out).state_hash() == categories
-    assert any(float(row["confidence"]) < 1 for row in table_of(out))
+    assert [path.read_bytes() for path in paths] == first
+    assert registry_in(found).state_hash() == categories
+    assert any(float(row["confidence"]) < 1 for row in table_of(found))
 
 
 @pytest.mark.moderate
 @pytest.mark.fault(22)
-def test_hostile_files_are_all_accounted_for(stage0, tmp_path, capsys):
+def test_hostile_files_are_all_accounted_for(stage0, out, tmp_path, capsys):
     """What strangers send, as the intake's own tests have it, and some ordinary pictures."""
-    out, images = tmp_path / "out", write_pictures(tmp_path / "images", [0, 3, 5], per_category=4)
+    images = write_pictures(tmp_path / "images", [0, 3, 5], per_category=4)
     write_hostile(images)
     assert run(stage0, images, out, "--export", "folders", "publish", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
@@ -72,71 +85,66 @@ def test_hostile_files_are_all_accounted_for(stage0, tmp_path, capsys):
     assert len(exported) == files["used"]
 
 
-def test_results_never_lie_among_the_images_or_in_a_model(stage0, albums, session, tmp_path):
+def test_results_never_lie_among_the_images_or_in_a_model(stage0, albums, session, out, tmp_path):
     before = sorted(path.name for path in stage0.iterdir())
-    with pytest.raises(ConfigurationError, match="is a model"):
-        discover(session, albums[0], stage0)
+    for place, message in (
+        (stage0, "is a model"),
+        (albums[0], TEXT["is-in-the-folder-of-images"]),
+        (albums[0] / "results", TEXT["is-in-the-folder-of-images"]),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            discover(session, albums[0], place)
     assert sorted(path.name for path in stage0.iterdir()) == before
-    for inside in (albums[0], albums[0] / "results"):
-        with pytest.raises(ConfigurationError, match=TEXT["is-in-the-folder-of-images"]):
-            discover(session, albums[0], inside)
-    assert not (albums[0] / "results").exists()
     with pytest.raises(DataError, match="Nothing is at"):
-        discover(session, tmp_path / "nowhere", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        discover(session, tmp_path / "nowhere", out)
+    assert not out.exists() and not (albums[0] / "results").exists()
 
 
-def test_an_out_of_another_model_is_refused(stage0, backbone_folder, albums, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert run(stage0, albums[0], out) == 0
-    before = {name: (out / name).read_bytes() for name in WRITTEN}
-    assert run(backbone_folder, albums[0], out) == 2
+def test_an_out_of_another_model_is_refused(stage0, backbone_folder, albums, found, capsys):
+    before = written(found)
+    assert run(backbone_folder, albums[0], found) == 2
     assert TEXT["found-with-another-model"] in capsys.readouterr().err
-    (out / PROJECT / "project.json").write_text("{")
-    assert run(stage0, albums[0], out) == 2
+    (found / PROJECT / "project.json").write_text("{")
+    assert run(stage0, albums[0], found) == 2
     assert TEXT["the-model-of-these-categories-is"] in capsys.readouterr().err
-    assert {name: (out / name).read_bytes() for name in WRITTEN} == before | {KEPT[0]: b"{"}
+    assert written(found) == before | {KEPT[0]: b"{"}
 
 
-def test_a_damaged_registry_is_refused_and_left_alone(stage0, albums, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert run(stage0, albums[0], out) == 0
-    place = out / PROJECT / "categories.sqlite"
+def test_a_damaged_registry_is_refused_and_left_alone(stage0, albums, found, capsys):
+    place = found / PROJECT / "categories.sqlite"
     for damaged in (b"no database", place.read_bytes()[:5000]):
         place.write_bytes(damaged)
-        assert run(stage0, albums[0], out) == 2
+        assert run(stage0, albums[0], found) == 2
         assert "damaged" in capsys.readouterr().err
         assert place.read_bytes() == damaged
 
 
 @pytest.mark.moderate
-def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, tmp_path, caplog):
-    out = tmp_path / "out"
-    assert run(stage0, albums[0], out) == 0
-    before = (out / "assignments.csv").read_bytes()
-    (out / PROJECT / "before.sqlite").unlink()
-    assert run(stage0, albums[0], out) == 0
+def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, found, caplog):
+    before = (found / "assignments.csv").read_bytes()
+    (found / PROJECT / "before.sqlite").unlink()
+    assert run(stage0, albums[0], found) == 0
     assert TEXT["changes-since-the-last-stage-are"] in caplog.text
-    assert (out / "assignments.csv").read_bytes() == before
+    assert (found / "assignments.csv").read_bytes() == before
 
 
 @pytest.mark.moderate
 @pytest.mark.fault(8)
-def test_one_process_at_a_time(session, albums, tmp_path):
+def test_one_process_at_a_time(session, albums, out):
     writing = pytest.raises(RunError, match=rf"process {os.getpid()}\) is writing")
-    with FolderLock(tmp_path / "out" / PROJECT), writing:
-        discover(session, albums[0], tmp_path / "out")
-    assert discover(session, albums[0], tmp_path / "out").report.used == 32
+    with FolderLock(out / PROJECT), writing:
+        discover(session, albums[0], out)
+    assert discover(session, albums[0], out).report.used == 32
 
 
-def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
+def test_a_folder_that_cannot_be_written_is_named(session, albums, out, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DiskError, match=TEXT["cannot-write-to-file"]):
         discover(session, albums[0], tmp_path / "file")
     # As good as a folder without write permission, and so for root too.
-    (tmp_path / "out" / PROJECT / ".lock").mkdir(parents=True)
+    (out / PROJECT / ".lock").mkdir(parents=True)
     with pytest.raises(DiskError, match=TEXT["cannot-write-to-out"]):
-        discover(session, albums[0], tmp_path / "out")
+        discover(session, albums[0], out)
 
 
 @pytest.mark.moderate
@@ -144,10 +152,8 @@ def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=["ctrl-c", "sigterm"]
 )
-def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, tmp_path, capsys, number):
-    out, sent = tmp_path / "out", []
-    assert run(stage0, albums[0], out) == 0
-    before = {name: (out / name).read_bytes() for name in WRITTEN}
+def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, found, capsys, number):
+    before, sent = written(found), []
 
     def send(module: Module, _: object) -> None:
         if isinstance(module, CategoryDiscoveryModel) and not sent:
@@ -155,18 +161,17 @@ def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, tmp_path, capsys, 
 
     hook = register_module_forward_pre_hook(send)
     try:
-        assert run(stage0, albums[1], out) == 128 + number
+        assert run(stage0, albums[1], found) == 128 + number
     finally:
         hook.remove()
     assert "Interrupted" in capsys.readouterr().err
-    assert {name: (out / name).read_bytes() for name in WRITTEN} == before
-    assert run(stage0, albums[1], out) == 0
-    assert registry_in(out).stage == 2
+    assert written(found) == before
+    assert run(stage0, albums[1], found) == 0
+    assert registry_in(found).stage == 2
 
 
 @pytest.mark.slow
-def test_the_number_of_categories_is_that_of_the_images_as_they_stand(stage0, albums, tmp_path, capsys):
-    out = tmp_path / "out"
+def test_the_number_of_categories_is_that_of_the_images_as_they_stand(stage0, albums, out, capsys):
 
     def number(album: int, *options: str) -> str:
         capsys.readouterr()
@@ -183,8 +188,8 @@ def test_the_number_of_categories_is_that_of_the_images_as_they_stand(stage0, al
 
 
 @pytest.mark.moderate
-def test_as_few_categories_as_stay_are_taken_and_no_fewer(stage0, albums, tmp_path, capsys):
-    out, known = tmp_path / "out", 2
+def test_as_few_categories_as_stay_are_taken_and_no_fewer(stage0, albums, out, capsys):
+    known = 2
     for count in (known + 3, known + 1, known):  # the same images again: what they opened may go
         assert run(stage0, albums[0], out, "--num_categories", count) == 0
         assert f"categories: {count}" in capsys.readouterr().out
@@ -192,9 +197,9 @@ def test_as_few_categories_as_stay_are_taken_and_no_fewer(stage0, albums, tmp_pa
     assert f"Expected {known} <= num_categories" in capsys.readouterr().err
 
 
-def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, tmp_path):
-    assert run(stage0, albums[0], tmp_path / "out", "--num_categories", "999") != 0
-    assert stored_in(tmp_path / "out" / PROJECT)["feature"]
+def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, out):
+    assert run(stage0, albums[0], out, "--num_categories", "999") != 0
+    assert stored_in(out / PROJECT)["feature"]
 
 
 def test_a_model_is_named_as_people_call_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,3 +229,42 @@ def test_confidences_are_measured_where_the_model_tells_new_from_known(
     path.write_text(json.dumps({**record, "measured": "yes"}))
     with pytest.raises(RunError, match="missing or damaged"):
         read_record(tmp_path)
+
+
+def write_album(folder: Path, counts: dict[int, int], seed: int) -> Path:
+    """Noisy mosaics ``<kind>-<number>.png``, so many of each kind."""
+    folder.mkdir()
+    for kind, count in counts.items():
+        mosaic = np.kron(np.random.default_rng(kind).integers(0, 256, (4, 4, 3)), np.ones((8, 8, 1)))
+        for number in range(count):
+            noise = np.random.default_rng([kind, seed, number]).normal(0, 25, mosaic.shape)
+            image = Image.fromarray((mosaic + noise).clip(0, 255).astype(np.uint8))
+            image.save(folder / f"{kind}-{number:03d}.png")
+    return folder
+
+
+@pytest.mark.slow
+def test_new_kinds_open_and_one_image_that_fits_nowhere_waits_until_there_are_more(out, tmp_path, capsys):
+    def discovered(album: Path) -> dict:
+        assert run("photographs", album, out, "--json") == 0
+        return json.loads(capsys.readouterr().out)
+
+    four = dict.fromkeys(range(4), 20)
+    first = discovered(write_album(tmp_path / "one", dict.fromkeys(range(4), 30), 1))
+    assert (first["num_categories"]["count"], first["waiting"]) == (4, {})
+
+    second = discovered(write_album(tmp_path / "two", four | {4: 20, ODD: 1}, 2))
+    assert (second["num_categories"]["count"], second["counts"]["unassigned"]) == (5, 1)
+    (odd,) = [row for row in second["assignments"] if row["file"] == f"{ODD}-000.png"]
+    assert odd["category"] is None
+    assert odd["note"].startswith(WAITS)
+    assert list(second["waiting"]) == [odd["picture"]]
+    assert {row["category"] for row in second["assignments"] if row["file"].startswith("4-")} == {4}
+
+    third = discovered(write_album(tmp_path / "three", four | {ODD: 15}, 3))
+    assert (third["num_categories"]["count"], third["waiting"]) == (6, {})
+    assert registry_in(out).category(5).size == 16
+    again = discovered(tmp_path / "three")
+    assert again["num_categories"]["count"] == 6
+    homes = [[row["category"] for row in each["assignments"]] for each in (third, again)]
+    assert homes[0] == homes[1]

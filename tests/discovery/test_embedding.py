@@ -1,3 +1,5 @@
+"""Features of a folder: those of the model, in order, each computed once, the same however a run ended."""
+
 import copy
 import shutil
 import time
@@ -39,19 +41,20 @@ def folder(tmp_path_factory):
     return path
 
 
-def embed_images(model, view, source, seen=None, progress=None, workers=2, **options):
+def embed_images(model, view, source, seen=None, batch_size=4, precision="auto", **options):
     """All features of a source."""
-    intake, features = Embedder(model, view, **options).embed(
-        source, seen, progress=progress, workers=workers
-    )
+    embedder = Embedder(model, view, batch_size=batch_size, precision=precision)
+    intake, features = embedder.embed(source, seen, **{"workers": 2, **options})
     intake.close()
     return features
 
 
-@pytest.fixture
-def intake(folder):
-    with read_intake(folder) as made:
-        yield made
+def expected_of(files, view, features_of):
+    """Unit features of files in one batch, as a model gives them by itself."""
+    with read_intake(files) as intake:
+        pixels = torch.stack([view(image_of(intake, file)) for file in intake.used])
+    with torch.no_grad():
+        return F.normalize(features_of(normalise(pixels, view.mean, view.std)), dim=-1)
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +70,13 @@ def counted(model):
     return counts
 
 
-def test_features_are_those_of_the_model_in_order(model, view, folder, intake):
-    found = embed_images(model, view, folder, batch_size=4, precision="fp32")
-    assert len(intake.used) == 10
-    pixels = torch.stack([view(image_of(intake, file)) for file in intake.used])
-    with torch.no_grad():
-        expected = F.normalize(model(normalise(pixels, view.mean, view.std)).features, dim=-1)
+def test_features_are_those_of_the_model_in_order(model, view, folder):
+    found = embed_images(model, view, folder, precision="fp32")
+    expected = expected_of(folder, view, lambda pixels: model(pixels).features)
+    assert len(found) == 10
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
     assert torch.allclose(found.norm(dim=1), torch.ones(10))
-    assert torch.equal(found, embed_images(model, view, folder, batch_size=4, precision="fp32"))
+    assert torch.equal(found, embed_images(model, view, folder, precision="fp32"))
 
 
 def test_cached_features_are_not_computed_again(model, counted, view, folder, tmp_path):
@@ -83,11 +84,13 @@ def test_cached_features_are_not_computed_again(model, counted, view, folder, tm
     read_intake(folder, seen=SeenFiles(tmp_path)).close()  # without features
     found = []
     for expected, precision in ((12, "auto"), (12, "auto"), (24, other), (24, other)):  # whole batches
-        features = embed_images(model, view, folder, SeenFiles(tmp_path), batch_size=4, precision=precision)
+        found.append(embed_images(model, view, folder, SeenFiles(tmp_path), precision=precision))
         assert sum(counted) == expected
-        found.append(features)
     assert torch.equal(found[0], found[1]) and torch.equal(found[2], found[3])
-    assert torch.equal(found[0], embed_images(model, view, folder, batch_size=4))
+    assert torch.equal(found[0], embed_images(model, view, folder))
+    exact, close = found[::2] if other == "bf16" else found[::-2]
+    assert close.dtype == torch.float32 and not torch.equal(exact, close)
+    assert (exact * close).sum(1).min() > 0.999
 
 
 def test_a_source_is_read_by_one_thread_at_a_time(model, view, folder):
@@ -102,7 +105,7 @@ def test_a_source_is_read_by_one_thread_at_a_time(model, view, folder):
             inside.pop()
             return super().read(*arguments)
 
-    embed_images(model, view, Source(folder), batch_size=4, workers=4)
+    embed_images(model, view, Source(folder), workers=4)
     assert max(most) == 1
 
 
@@ -123,7 +126,7 @@ def test_what_an_interrupted_run_computed_is_kept(model, counted, view, folder, 
 def test_weights_that_diverged_are_named_with_the_image(model, view, folder):
     model.backbone.layernorm.bias.data[0] = float("nan")
     with pytest.raises(DivergedError, match=TEXT["are-not-numbers-such-as-those"]):
-        embed_images(model, view, folder, batch_size=4)
+        embed_images(model, view, folder)
 
 
 def test_fingerprints_depend_on_what_features_depend_on(model, view):
@@ -147,13 +150,6 @@ def test_fingerprints_depend_on_what_features_depend_on(model, view):
     assert len(spaces) == 8
 
 
-def test_bf16_features_are_close(model, view, folder):
-    exact, close = (embed_images(model, view, folder, precision=each) for each in ("fp32", "bf16"))
-    assert close.dtype == torch.float32
-    assert (exact * close).sum(1).min() > 0.999
-    assert not torch.equal(exact, close)
-
-
 def test_precision_follows_the_device(monkeypatch):
     for found, expected in (("avx512_bf16", "bf16"), ("amx_bf16", "bf16"), ("avx2", "fp32")):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: {found: True})
@@ -164,17 +160,13 @@ def test_precision_follows_the_device(monkeypatch):
         resolve_precision("half", CPU)
 
 
-def test_bare_backbone_gives_its_class_token(backbone_folder, folder, intake):
+def test_bare_backbone_gives_its_class_token(backbone_folder, folder):
     model, view = load_embedder(backbone_folder)
-    found = embed_images(model, view, folder, precision="fp32")
-    views = torch.stack([view(image_of(intake, file)) for file in intake.used])
-    pixels = normalise(views, view.mean, view.std)
-    assert pixels.shape == (10, 3, 16, 16)
-    with torch.no_grad():
-        expected = F.normalize(model.backbone(pixels).last_hidden_state[:, 0], dim=-1)
+    assert view(Image.new("RGB", (30, 20))).shape == (3, 16, 16)
+    found = embed_images(model, view, folder, batch_size=None, precision="fp32")
+    expected = expected_of(folder, view, lambda pixels: model.backbone(pixels).last_hidden_state[:, 0])
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
-    again = load_embedder(backbone_folder)[0]
-    assert model_fingerprint(again) == model_fingerprint(model)
+    assert model_fingerprint(load_embedder(backbone_folder)[0]) == model_fingerprint(model)
 
 
 def test_view_beside_a_backbone_is_used(backbone_folder, tmp_path):
@@ -194,11 +186,11 @@ def test_no_model_is_said(tmp_path):
 @pytest.mark.parametrize("kept", [7, 8, 9])
 def test_what_was_computed_before_an_end_changes_no_byte(model, counted, view, folder, tmp_path, kept):
     """Also where fewer than a batch are left, which is filled up."""
-    whole, some = embed_images(model, view, folder, batch_size=4), tmp_path / "some"
+    whole, some = embed_images(model, view, folder), tmp_path / "some"
     some.mkdir()
     for file in sorted(folder.glob("[0-9].png"))[:kept]:
         shutil.copy(file, some)
-    embed_images(model, view, some, SeenFiles(tmp_path), batch_size=4)
+    embed_images(model, view, some, SeenFiles(tmp_path))
     counted.clear()
-    assert torch.equal(embed_images(model, view, folder, SeenFiles(tmp_path), batch_size=4), whole)
+    assert torch.equal(embed_images(model, view, folder, SeenFiles(tmp_path)), whole)
     assert counted == [4]

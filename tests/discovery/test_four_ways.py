@@ -2,7 +2,8 @@
 
 import itertools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
-from promptccd.discovery.page import OpenPage
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import content_of, registry_in
-from tests.discovery.page.conftest import Window
+from tests.discovery.page.conftest import Window, served
 
-Way = Callable[[Path], Callable[..., None]]
+Do = Callable[..., None]
+Way = Callable[[Path], AbstractContextManager[Do]]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,8 @@ def three_stages(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
-def by_command(out: Path) -> Callable[..., None]:
+@contextmanager
+def by_command(out: Path) -> Iterator[Do]:
     """``promptccd categories``."""
 
     def do(what: str, **values: Any) -> None:
@@ -39,13 +41,14 @@ def by_command(out: Path) -> Callable[..., None]:
         action = {"set_aside": "aside", "set_images_aside": "aside", "restore": "back"}.get(what, what)
         assert main(["categories", str(out), action, *words]) == 0
 
-    return do
+    yield do
 
 
-def by_python(out: Path) -> Callable[..., None]:
+@contextmanager
+def by_python(out: Path) -> Iterator[Do]:
     """The methods of `Project`."""
     project = Project(out)
-    return lambda what, **values: getattr(project, what)(**values)
+    yield lambda what, **values: getattr(project, what)(**values)
 
 
 def asked(state: dict[str, Any], keys: Sequence[str], what: str, **values: Any) -> tuple[str, dict[str, Any]]:
@@ -61,45 +64,38 @@ def asked(state: dict[str, Any], keys: Sequence[str], what: str, **values: Any) 
     return "api/edit", sent
 
 
-def by_window(out: Path) -> Callable[..., None]:
+@contextmanager
+def by_window(out: Path) -> Iterator[Do]:
     """A window of `open`, over HTTP."""
-    page = OpenPage(out)
-    page.start()
-    window = Window(page)
+    with served(out) as page:
+        window = Window(page)
 
-    def do(what: str, **values: Any) -> None:
-        place, sent = asked(window.get("state"), page.project.photos.keys, what, **values)
-        status, _, reply = window.ask(f"/{place}", sent)
-        assert status == 200, reply
+        def do(what: str, **values: Any) -> None:
+            place, sent = asked(window.get("state"), page.project.photos.keys, what, **values)
+            status, _, reply = window.ask(f"/{place}", sent)
+            assert status == 200, reply
 
-    do.close = page.close  # type: ignore[attr-defined]
-    return do
+        yield do
 
 
-def by_visitor(out: Path) -> Callable[..., None]:
+@contextmanager
+def by_visitor(out: Path) -> Iterator[Do]:
     """A visitor's browser at a Space, over HTTP; `out` is where their groups lie."""
     from tests.spaces.conftest import serving
 
-    space = serving(Path("photographs"), out.parent)
-    server = space.__enter__()
-    visitor = server.visitor()
-    (visit,) = server.space.visits._open.values()
-    shutil.copytree(out, visit.groups)
-    visit.renew()
-    keys = visit.project.photos.keys
+    with serving(Path("photographs"), out.parent) as server, server.visitor() as visitor:
+        (visit,) = server.space.visits._open.values()
+        shutil.copytree(out, visit.groups)
+        visit.renew()
+        keys = visit.project.photos.keys
 
-    def do(what: str, **values: Any) -> None:
-        place, sent = asked(visitor.get(f"{visitor.base}api/state").json(), keys, what, **values)
-        reply = visitor.post(visitor.base + place, json=sent, headers={"origin": server.url[:-1]})
-        assert reply.status_code == 200, reply.text
+        def do(what: str, **values: Any) -> None:
+            place, sent = asked(visitor.get(f"{visitor.base}api/state").json(), keys, what, **values)
+            reply = visitor.post(visitor.base + place, json=sent, headers={"origin": server.url[:-1]})
+            assert reply.status_code == 200, reply.text
 
-    def close() -> None:
+        yield do
         shutil.copytree(visit.groups, out, dirs_exist_ok=True)
-        visitor.__exit__()
-        space.__exit__(None, None, None)
-
-    do.close = close  # type: ignore[attr-defined]
-    return do
 
 
 def corrections(out: Path) -> list[dict[str, Any]]:
@@ -137,15 +133,12 @@ def test_every_way_leaves_the_bytes_of_python(
     way: Way, three_stages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Project, "now", lambda project: "2026-01-01T00:00:00+00:00")
-    folders = [tmp_path / name / "found" for name in ("a", "b")]
-    for folder in folders:
-        shutil.copytree(three_stages / "found", folder)
-    todo = corrections(folders[0])
-    for folder, make in zip(folders, (by_python, way), strict=True):
-        do = make(folder)
-        for each in todo:
-            do(**each)
-        getattr(do, "close", lambda: None)()
-    ours, theirs = map(content_of, folders)
-    assert ours == theirs
-    assert len(registry_in(folders[0]).log) > 10
+    left, todo = [], corrections(three_stages / "found")
+    for name, make in (("a", by_python), ("b", way)):
+        folder = Path(shutil.copytree(three_stages / "found", tmp_path / name / "found"))
+        with make(folder) as do:
+            for each in todo:
+                do(**each)
+        left.append(content_of(folder))
+    assert left[0] == left[1]
+    assert len(registry_in(tmp_path / "a/found").log) > 10

@@ -51,8 +51,8 @@ def assignments(out: Path) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_items_without_images_are_grouped_over_weeks_and_keep_what_people_said(tmp_path, capsys):
-    out, ids = tmp_path / "out", [*week(0, KINDS[:3], 25)["id"]]
+def test_items_without_images_are_grouped_over_weeks_and_keep_what_people_said(out, tmp_path, capsys):
+    ids = [*week(0, KINDS[:3], 25)["id"]]
     for number, table in enumerate((week(0, KINDS[:3], 25), week(1, KINDS, 20))):
         table.to_parquet(tmp_path / f"{number}.parquet")
     count = ["--num_categories", "3"]
@@ -99,7 +99,7 @@ def pictures(tmp_path: Path) -> tuple[Path, list[str], np.ndarray]:
     return tmp_path / "photos", names, np.array(rows)
 
 
-def test_images_are_found_by_path_name_or_content(pictures, tmp_path):
+def test_images_are_found_by_path_name_or_content(pictures, out, tmp_path):
     folder, names, rows = pictures
     hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
     unit = GivenFeatures.of(rows).rows
@@ -108,45 +108,45 @@ def test_images_are_found_by_path_name_or_content(pictures, tmp_path):
         intake, found = GivenFeatures.of(rows, [called(each) for each in names]).embed(folder, SeenFiles())
         assert torch.equal(found, unit[[names.index(file.name) for file in intake.used]])
     session = DiscoverySession.from_features(rows[::-1], names[::-1])
-    result = discover(session, folder, tmp_path / "out", num_categories=3)
+    result = discover(session, folder, out, num_categories=3)
     found = {Path(row.file).name[0]: row.category for row in result.rows}
     assert len(set(found.values())) == 3
     assert all(found[Path(row.file).name[0]] == row.category for row in result.rows)
-    assert (tmp_path / "out" / "discovery.html").is_file()
+    assert (out / "discovery.html").is_file()
     with pytest.raises(DataError, match="without a model"):
         save_checkpoint(session, tmp_path / "stage")
 
 
-def test_images_without_features_are_named(pictures, tmp_path):
+def test_images_without_features_are_named(pictures, out):
     folder, names, rows = pictures
     session = DiscoverySession.from_features(rows[:20], names[:20])
     with pytest.raises(DataError, match=TEXT["10-of-30-images-have-no"]):
-        discover(session, folder, tmp_path / "out")
+        discover(session, folder, out)
 
 
-def test_arrays_in_python_need_no_file(tmp_path):
+def test_arrays_in_python_need_no_file(out, tmp_path):
     rows = np.eye(4).repeat(6, 0) + np.random.default_rng(0).normal(0, 0.05, (24, 4))
-    result = discover(DiscoverySession.from_features(rows), None, tmp_path / "out", num_categories=4)
+    result = discover(DiscoverySession.from_features(rows), None, out, num_categories=4)
     assert [row.file for row in result.rows] == [str(row) for row in range(24)]
     assert len({row.category for row in result.rows}) == 4
-    assert sorted(photos_of(tmp_path / "out").names) == sorted(map(str, range(24)))
+    assert sorted(photos_of(out).names) == sorted(map(str, range(24)))
     for name in ("folders", "sidecars", "publish"):
         with pytest.raises(RunError, match=TEXT["without-image-files-export-it-in"]):
-            export_project(tmp_path / "out", [name], tmp_path / "exports")
+            export_project(out, [name], tmp_path / "exports")
     other = DiscoverySession.from_features(np.ones((3, 5)), ["a", "b", "c"])
     with pytest.raises(Exception, match="another model"):
-        discover(other, None, tmp_path / "out")
+        discover(other, None, out)
 
 
-def test_sounds_of_items_are_played_from_below_the_folder_of_their_table_alone(tmp_path):
+def test_sounds_of_items_are_played_from_below_the_folder_of_their_table_alone(out, tmp_path):
     wave, ids = b"RIFF\x00\x00\x00\x00WAVEfmt ", ["calls/a.wav", "../b.wav", "calls/c.txt", "calls/gone.wav"]
     (tmp_path / "in" / "calls").mkdir(parents=True)
     for name in ids[:3]:
         (tmp_path / "in" / name).write_bytes(wave)
     np.savez(tmp_path / "in" / "v.npz", features=np.eye(4), ids=np.array(ids))
     session = DiscoverySession.from_features(tmp_path / "in" / "v.npz")
-    discover(session, None, tmp_path / "out", num_categories=2)
-    photos = photos_of(tmp_path / "out")
+    discover(session, None, out, num_categories=2)
+    photos = photos_of(out)
     assert sorted(photos.names) == sorted(ids)
     for key, name in zip(photos.keys, photos.names, strict=True):
         if name == ids[0]:
@@ -169,8 +169,7 @@ def test_every_format_gives_the_same_vectors(tmp_path):
     unit = torch.nn.functional.normalize(torch.from_numpy(rows))
     for name in ("v.npz", "v.safetensors", "v.parquet", "wide.parquet"):
         found = GivenFeatures.read(tmp_path / name)
-        assert found.ids == tuple(ids), name
-        assert torch.equal(found.rows, unit), name
+        assert found.ids == tuple(ids) and torch.equal(found.rows, unit), name
     assert GivenFeatures.read(tmp_path / "v.npy").ids == ("0", "1", "2", "3", "4")
     listed = GivenFeatures.read(tmp_path / "v.npy", items)
     assert (listed.ids, listed.texts[1]) == (tuple(ids), "word b")
@@ -197,31 +196,30 @@ def test_files_of_strangers_run_nothing_and_are_refused_in_one_line(tmp_path):
     np.save(tmp_path / "pickle.npy", np.array([Trap(ran)], dtype=object), allow_pickle=True)
     np.savez(tmp_path / "pickle.npz", features=np.array([Trap(ran)], dtype=object))
     np.savez(tmp_path / "two.npz", one=np.ones((3, 2)), two=np.ones((3, 2)))
-    np.save(tmp_path / "nan.npy", np.array([[1.0, 2.0], [np.nan, 1.0]]))
-    np.save(tmp_path / "zero.npy", np.array([[1.0, 2.0], [0.0, 0.0]]))
-    np.save(tmp_path / "flat.npy", np.ones(4))
-    np.save(tmp_path / "text.npy", np.array([["a", "b"]]))
-    np.savez(tmp_path / "twice.npz", features=np.eye(3), ids=np.array(["a", "b", "a"]))
-    np.savez(tmp_path / "fewer.npz", features=np.eye(3), ids=np.array(["a", "b"]))
+    for name, rows in {
+        "nan": [[1.0, 2.0], [np.nan, 1.0]], "zero": [[1.0, 2.0], [0.0, 0.0]], "flat": np.ones(4), "text": [["a", "b"]],
+    }.items():  # fmt: skip
+        np.save(tmp_path / f"{name}.npy", np.array(rows))
+    for name, ids in {"twice": ["a", "b", "a"], "fewer": ["a", "b"]}.items():
+        np.savez(tmp_path / f"{name}.npz", features=np.eye(3), ids=np.array(ids))
     pd.DataFrame({"id": ["a", "b"], "v": [[1.0, 2.0], [1.0]]}).to_parquet(tmp_path / "ragged.parquet")
     pd.DataFrame({"id": ["a", "b"]}).to_parquet(tmp_path / "none.parquet")
-    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 and no more")
-    (tmp_path / "damaged.safetensors").write_bytes(b"\xff" * 50)
-    (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04")
-    (tmp_path / "words.npz").write_text("1,2\n3,4\n")
-    (tmp_path / "vectors.pt").write_bytes(b"")
-    for name in sorted(path.name for path in tmp_path.iterdir()):
-        with pytest.raises(DataError) as refused:
+    for name, content in {
+        "damaged.parquet": b"PAR1 and no more", "damaged.safetensors": b"\xff" * 50, "damaged.npz": b"PK\x03\x04",
+        "words.npz": b"1,2\n3,4\n", "vectors.pt": b"",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+    reasons = {
+        "none.parquet": TEXT["0-tables-of-numbers-its-columns"],
+        "words.npz": TEXT["wordsnpz-cannot-be-read-it-contains"],
+        "features.npy": r"features\.npy",
+    }
+    for name in (*sorted(path.name for path in tmp_path.iterdir()), "features.npy"):
+        with pytest.raises(DataError, match=reasons.get(name)) as refused:
             GivenFeatures.read(tmp_path / name)
         assert "\n" not in str(refused.value)
         assert name in str(refused.value) and "allow_pickle" not in str(refused.value)
     assert not ran.exists()
-    with pytest.raises(DataError, match=TEXT["0-tables-of-numbers-its-columns"]):
-        GivenFeatures.read(tmp_path / "none.parquet")
-    with pytest.raises(DataError, match=TEXT["wordsnpz-cannot-be-read-it-contains"]):
-        GivenFeatures.read(tmp_path / "words.npz")
-    with pytest.raises(DataError, match=r"features\.npy"):
-        GivenFeatures.read(tmp_path / "features.npy")
 
 
 def test_no_two_ids_have_one_tile():
@@ -240,8 +238,8 @@ def test_no_two_ids_have_one_tile():
         "--features x.npy --images in --items y.csv",
     ],
 )  # fmt: skip
-def test_options_that_exclude_each_other_are_refused_before_anything_is_read(words, tmp_path, capsys):
-    assert main(["discover", *words.split(), "--out", str(tmp_path / "out")]) != 0
+def test_options_that_exclude_each_other_are_refused_before_anything_is_read(words, out, capsys):
+    assert main(["discover", *words.split(), "--out", str(out)]) != 0
     error = capsys.readouterr().err
     assert "exclude each other" in error or "--features FILE" in error
-    assert not (tmp_path / "out").exists()
+    assert not (out).exists()

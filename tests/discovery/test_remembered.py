@@ -66,9 +66,9 @@ def test_of_many_earlier_images_some_are_drawn(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(stage_grouping, "MOST_REMEMBERED", 110)
     registry, cache = seen([400, 5]), kept(tmp_path, 400)
     drawn = [StageGrouping(registry, SPACE, cache, seed=seed).before(1, 5, [0, 1]) for seed in (1, 1, 2)]
-    rows = [each.rows.tolist() for each in drawn if each is not None]
-    assert [len(each) for each in rows] == [110] * 3
-    assert rows[0] == rows[1] != rows[2]
+    one, same, other = (each.rows.tolist() for each in drawn)
+    assert len(one) == len(other) == 110
+    assert one == same != other
 
 
 def test_features_come_in_the_order_of_the_keys(tmp_path: Path) -> None:

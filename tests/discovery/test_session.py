@@ -13,59 +13,12 @@ from promptccd.errors import DataError, RegistryError
 from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.conftest import grouped, write_pictures
-from tests.discovery.corrected import features_of
-from tests.discovery.project.streams import do
 from tests.messages import TEXT
 
 
 def largest_new(session: DiscoverySession) -> list[int]:
     """Ids of unsettled categories, largest first."""
     return [view.id for view in group_views(session) if view.origin == "new" and view.size]
-
-
-def corrected(session: DiscoverySession) -> None:
-    """Rename, split and merge what the newest stage found."""
-    first, second, *_ = largest_new(session)
-    session.registry.features = lambda needed=False: features_of(session)
-    for edit in (
-        (edits.rename, first, f"named at {session.current.stage}"),
-        (edits.split, first, None, f"part of {first}"),
-        (edits.merge, [second, 1]),  # into a known category
-    ):
-        do(session.registry, edit, time="a minute ago")
-
-
-@pytest.mark.moderate
-def test_three_stages_of_corrections_keep_every_id_name_and_edit(session, albums, stage0, cache, tmp_path):
-    given, people = set(session.registry.categories), []
-    for stage, album in enumerate(albums, start=1):
-        fixed = [each for each in session.registry.active if each.named or each.is_fixed(stage - 1)]
-        grouped(session, album, num_categories=len(fixed) + 3)
-        assert session.current.stage == session.registry.stage == stage
-        found = set(session.registry.categories) - given
-        assert min(found) >= max(given) + 1, "an id was given again"
-        given |= found
-        before = dict(session.registry.categories)
-        corrected(session)
-        given |= set(session.registry.categories)
-        people += [entry.what for entry in session.registry.log if entry.stage == stage and entry.time]
-        renamed = [each for each in before if session.registry.categories[each].name != before[each].name]
-        assert len(renamed) == 1
-    assert len(people) == 9
-    assert [entry.what for entry in session.registry.log if entry.time] == people
-    names = {each.id: each.name for each in session.registry.categories.values()}
-    members = dict(session.registry.members)
-
-    save_checkpoint(session, tmp_path / "kept")
-    again = DiscoverySession.open(tmp_path / "kept", seen=cache)
-    assert again.registry.state_hash() == session.registry.state_hash()
-    grouped(again, albums[-1], num_categories=len(session.registry.active))  # a re-run, forced to group again
-    assert {each.id: each.name for each in again.registry.categories.values() if each.id in names} == names
-    assert [entry.what for entry in again.registry.log if entry.time] == people
-    assert set(again.registry.categories) - given == set(again.registry.categories) - set(names)
-    for key, identity in again.registry.constraints().pinned.items():
-        assert again.registry.members[key] == members[key] == identity
-    assert again.registry.next_id > max(names)
 
 
 def test_the_same_images_again_change_nothing(session, albums):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.browsing import Visit, driver, watch
 from tests.conftest import coloured_images
-from tests.discovery.page.test_page import NOTES_VIOLATIONS
+from tests.discovery.page.conftest import NOTES_VIOLATIONS
 from tests.messages import TEXT
 from tests.spaces.conftest import Server, serving
 

@@ -4,10 +4,8 @@ import errno
 import hashlib
 import json
 import os
-import shutil
-import signal
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from promptccd import systems
 from promptccd.discovery.exports.export_folder import DIGITS, WORK, Export, ExportFolder, Item, link_or_copy
 from promptccd.disk import EXPORTED
 from promptccd.errors import DataError, DiskError, RunError
-from promptccd.locks import LOCK, OWNER
 from tests.messages import TEXT
 
 
@@ -232,56 +229,6 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
     (photographs / "c").write_text("c!")
     put({})
     assert tree(folder) == {"owl/a": "a", "eagle owl/b": "b!"}
-
-
-@pytest.mark.slow
-@pytest.mark.fault(1)
-@pytest.mark.parametrize("first", [FIRST, {}], ids=["again", "for the first time"])
-def test_killed_anywhere_the_next_export_ends_alike(tmp_path: Path, first: dict[str, str]) -> None:
-    """Each system call that changes the disk is the last of a process once; nothing of a person is lost on the way."""
-    start, whole = tmp_path / "start", tmp_path / "whole"
-    if first:
-        export(start, first)
-        (start / "owl/mine.txt").write_text("mine")
-    else:
-        start.mkdir()
-    wanted = {"eagle owl/a.txt": "owl one", "owl/b.txt": "owl 2", "stork/a.txt": "a stork"}
-    wanted["heron/a.txt"] = FIRST["heron/a.txt"]
-    shutil.copytree(start, whole)
-    export(whole, wanted)
-    for calls in range(1, 200):
-        folder = tmp_path / "killed"
-        for each in (folder, tmp_path / f"{WORK}killed"):
-            shutil.rmtree(each, ignore_errors=True)
-        shutil.copytree(start, folder)
-        if (child := os.fork()) == 0:
-            _die_after(calls)
-            export(folder, wanted)
-            os._exit(0)
-        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
-            break
-        places = [*folder.rglob("mine.txt"), *(tmp_path / f"{WORK}killed").rglob("mine.txt")]
-        assert [path.read_text() for path in places] == ["mine"] * bool(first)
-        export(folder, wanted)
-        assert tree(folder) == tree(whole)
-        assert (folder / EXPORTED).read_bytes() == (whole / EXPORTED).read_bytes()
-        assert {each.name for each in (tmp_path / f"{WORK}killed").iterdir()} == {LOCK, OWNER}
-        assert sorted(each.name for each in folder.iterdir()) == sorted(each.name for each in whole.iterdir())
-    assert 12 < calls < 199
-
-
-def _die_after(calls: int) -> None:
-    """Kill this process once so many changes of the disk are done."""
-    left = [calls]
-    for name in ("rename", "unlink", "rmdir", "mkdir", "fsync", "ftruncate", "pwrite"):
-        setattr(os, name, partial(_dying, left, getattr(os, name)))
-
-
-def _dying(left: list[int], call: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left[0] -= 1
-    return call(*given, **named)
 
 
 @pytest.mark.parametrize("name", ["file", "folder", "old"])

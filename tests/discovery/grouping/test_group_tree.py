@@ -4,22 +4,16 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import adjusted_rand_score
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery.grouping import KnownCategories, group_images, group_tree
-from promptccd.discovery.grouping.group_tree import GIVEN_UP
+from promptccd.clustering.spread import measure_spread
+from promptccd.discovery.grouping import EarlierImages, KnownCategories, group_images, group_tree
+from promptccd.discovery.grouping.group_tree import GIVEN_UP, lloyd
 from promptccd.discovery.grouping.units import make_units
-from promptccd.errors import DataError
 from tests.clustering.test_split_merge import blobs
-from tests.discovery.grouping.conftest import keys_of
-from tests.messages import TEXT
-
-
-def units_of(points, constraints=None):
-    return make_units(
-        points, keys_of(points), constraints or GroupingConstraints(), lambda category: category
-    )
+from tests.discovery.grouping.conftest import groups_of, homes, keys_of, prototypes_of, satisfied
 
 
 def inertia(points, weights, groups, held):
@@ -43,12 +37,8 @@ def test_every_merge_is_the_one_that_raises_the_inertia_least(num_fixed, num_ope
     Giving a group up is priced by its mean, which is what of its cost depends on which group it is.
     """
     rng = np.random.default_rng(seed)
-    seeds, masses, held = (
-        rng.normal(size=(9, 3)),
-        rng.integers(1, 6, 9).astype(float),
-        rng.normal(size=(num_fixed, 3)),
-    )
-    fewest = max(1, num_fixed + num_opened)
+    seeds, masses = rng.normal(size=(9, 3)), rng.integers(1, 6, 9).astype(float)
+    held, fewest = rng.normal(size=(num_fixed, 3)), max(1, num_fixed + num_opened)
     merges = group_tree._cheapest_merges(seeds, masses, held, num_opened, fewest)
     assert len(merges) == num_fixed + 9 - fewest
     groups = np.arange(9)
@@ -68,25 +58,9 @@ def test_every_merge_is_the_one_that_raises_the_inertia_least(num_fixed, num_ope
         groups[groups == gone] = kept
 
 
-def test_answers_take_the_place_of_other_groups_where_the_number_is_given():
-    """Four categories stand apart, but people keep five images of one apart: their answers come first."""
-    points, groups = blobs([20] * 4, width=16, spread=0.3)
-    keys = keys_of(points)
-    rivals = [keys[row] for row in (groups == 0).nonzero()[:4, 0].tolist()]
-    apart = GroupingConstraints(cannot_link=tuple(itertools.combinations(rivals, 2)))
-    found, _ = group_images(
-        points, keys, KnownCategories.none(16), num_categories=4, next_id=0, constraints=apart
-    )
-    of = dict(zip(keys, found.category_ids.tolist(), strict=True))
-    assert len({of[key] for key in rivals}) == 4
-    five = GroupingConstraints(cannot_link=tuple(itertools.combinations([*rivals, keys[-1]], 2)))
-    with pytest.raises(DataError, match=TEXT["cannot-be-kept-apart-with-4"]):
-        group_images(points, keys, KnownCategories.none(16), num_categories=4, next_id=0, constraints=five)
-
-
 def test_more_groups_than_seeds_are_found_where_so_many_are_asked_for():
     points, groups = blobs([3] * 100, width=32, spread=0.1)
-    found, _ = group_images(points, keys_of(points), KnownCategories.none(32), num_categories=100, next_id=0)
+    found, _ = groups_of(points, num_categories=100)
     assert adjusted_rand_score(groups, found.category_ids) == 1
 
 
@@ -94,6 +68,94 @@ def test_more_groups_than_seeds_are_found_where_so_many_are_asked_for():
 def test_a_thousand_categories_are_counted():
     """More than the first tree holds: it is made again with more seeds, until the curve has come down."""
     points, groups = blobs([6] * 1_000, width=16, spread=0.15)
-    found, estimate = group_images(points, keys_of(points), KnownCategories.none(16), next_id=0)
+    found, estimate = groups_of(points)
     assert abs(estimate.count - 1_000) <= 20
     assert adjusted_rand_score(groups, found.category_ids) > 0.97
+
+
+# More images than a tree is made of: groups are those of fewer.
+
+GROUPS, EACH, WIDTH = 8, 80, 32
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """As few images make a tree beside those below as do beside millions."""
+
+    def most(number: int) -> None:
+        monkeypatch.setattr(group_tree, "MOST_SAMPLED", number)
+
+    most(250)
+    return most
+
+
+@pytest.fixture(scope="module")
+def crowd():
+    """Images of eight categories, the truth, and what people said of some."""
+    points, groups = blobs([EACH] * GROUPS, width=WIDTH, spread=0.3)
+    keys, (one, two) = keys_of(points), (groups.eq(each).nonzero()[:, 0].tolist() for each in (2, 3))
+    said = GroupingConstraints(
+        must_link=[(keys[one[0]], keys[two[0]])],
+        cannot_link=[(keys[one[1]], keys[one[2]])],
+        pinned={keys[one[3]]: 30},
+        forbidden={keys[two[1]]: {30}},
+    )
+    moments = np.arange(len(keys))
+    moments[two[5:8]] = two[5]
+    return points, groups, said, moments
+
+
+def known_of(points, groups, kind):
+    """Nothing, categories beside which new ones open, or what a stream has brought before; and the next id."""
+    if kind == "nothing":
+        return KnownCategories.none(WIDTH), 0
+    old, known = groups < 4, prototypes_of(points, groups, range(4))
+    spread = measure_spread(points[old], groups[old], known.prototypes, seed=1)
+    earlier = None
+    if kind == "stream":
+        near = points[old] + 0.01
+        earlier = EarlierImages(near, groups[old], torch.zeros(len(near), dtype=torch.int64), 1)
+    return KnownCategories(known.ids, known.prototypes, spread, earlier), 4
+
+
+@pytest.mark.parametrize("kind", ["nothing", "open set", "stream"])
+def test_they_are_grouped_as_fewer_are(crowd, few, kind):
+    points, groups, said, moments = crowd
+    known, next_id = known_of(points, groups, kind)
+    options = {"constraints": said, "seed": 3, "first_of": moments}
+    options["num_categories"] = GROUPS + 1 if kind == "nothing" else None
+    few(len(points))
+    fewer, count = groups_of(points, known, next_id, **options)
+    few(250)
+    found, again = groups_of(points, known, next_id, **options)
+    assert count.count == again.count == len(found.ids) > GROUPS / 2
+    assert adjusted_rand_score(fewer.category_ids, found.category_ids) == 1
+    of, keys = homes(found), found.keys
+    assert satisfied(said, of)
+    assert all(of[keys[row]] == of[keys[moment]] for row, moment in enumerate(moments.tolist()))
+
+
+@pytest.mark.parametrize("kind", ["nothing", "open set", "stream"])
+def test_their_order_changes_no_group(crowd, few, kind):
+    points, groups, _, moments = crowd
+    known, next_id = known_of(points, groups, kind)
+    options = {"next_id": next_id, "num_categories": GROUPS if kind == "nothing" else None}
+    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
+    # The first image of the moment stays the one that stands for it.
+    stands = order.argsort().numpy()[moments[order]]
+    found, _ = groups_of(points, known, first_of=moments, **options)
+    keys = [found.keys[row] for row in order]
+    shuffled, _ = group_images(points[order], keys, known, first_of=stands, **options)
+    assert torch.equal(found.category_ids[order], shuffled.category_ids)
+
+
+def test_k_means_of_very_many_does_not_wait_for_the_last_one_in_a_thousand(few):
+    points = torch.linspace(0, 1, 4_000)[:, None]
+    start = torch.tensor([[0.0], [0.6]])
+    units = make_units(points, keys_of(points), GroupingConstraints(), lambda category: category)
+    found = lloyd(units, start, 0)
+    few(4_000)
+    rest = lloyd(units, start, 0)
+    moved = (found.labels != rest.labels).sum()
+    assert 0 < moved < 20
+    assert torch.equal(found.labels, torch.cdist(points, found.centres).argmin(1))

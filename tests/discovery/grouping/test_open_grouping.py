@@ -1,3 +1,5 @@
+"""Groups beside known categories without a spread: k-means under constraints, and groups that lie densely."""
+
 import itertools
 
 import numpy as np
@@ -7,10 +9,11 @@ from torch.nn.functional import normalize
 
 from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping import KnownCategories, group_images, suggest_split
+from promptccd.discovery.grouping.open_grouping import FEWEST_DENSE, MOST_DENSE, dense_places
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
 from tests.clustering.test_split_merge import blobs
-from tests.discovery.grouping.conftest import keys_of, prototypes_of
+from tests.discovery.grouping.conftest import groups_of, homes, keys_of, prototypes_of, satisfied
 from tests.messages import TEXT
 
 
@@ -25,7 +28,7 @@ def ten():
 @pytest.mark.parametrize("count", [1, 3, 10])
 def test_separate_groups_are_counted_and_found(count, spread):
     points, groups = blobs([300 // count] * count, width=384, spread=spread)
-    found, estimate = group_images(points, keys_of(points), KnownCategories.none(384), next_id=0)
+    found, estimate = groups_of(points)
     assert estimate.count == count
     assert clustering_accuracy(groups.numpy(), found.category_ids.numpy(), ()).all > 99
 
@@ -33,7 +36,7 @@ def test_separate_groups_are_counted_and_found(count, spread):
 @pytest.mark.moderate
 def test_new_groups_open_beside_known_ones(ten):
     points, groups, known = ten
-    found, estimate = group_images(points, keys_of(points), known, next_id=20)
+    found, estimate = groups_of(points, known, next_id=20)
     assert estimate.low <= 10 <= estimate.high
     assert found.ids == (*range(6), 20, 21, 22, 23)
     assert found.category_ids[groups < 6].tolist() == groups[groups < 6].tolist()
@@ -43,7 +46,7 @@ def test_new_groups_open_beside_known_ones(ten):
 
 def test_without_constraints_every_image_is_with_the_nearest_prototype(digits):
     points, known = digits
-    found, _ = group_images(points, keys_of(points), known, num_categories=12, next_id=7)
+    found, _ = groups_of(points, known, num_categories=12, next_id=7)
     squared = torch.cdist(points.double(), found.prototypes.double()).square()
     nearest = squared.topk(2, largest=False)
     ids = torch.tensor(found.ids)
@@ -56,16 +59,6 @@ def test_without_constraints_every_image_is_with_the_nearest_prototype(digits):
         torch.testing.assert_close(own.double().mean(0).float(), found.prototypes[place])
 
 
-def satisfied(constraints, of):
-    """Whether categories by key obey, image by image."""
-    return (
-        all(of[one] == of[two] for one, two in constraints.must_link)
-        and all(of[one] != of[two] for one, two in constraints.cannot_link)
-        and all(of[key] == category for key, category in constraints.pinned.items())
-        and all(of[key] not in banned for key, banned in constraints.forbidden.items())
-    )
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_constraints_hold_or_no_grouping_can_satisfy_them(seed):
     """Seven images, two known and one or two new categories: all groupings are tried where ours is refused."""
@@ -73,7 +66,7 @@ def test_constraints_hold_or_no_grouping_can_satisfy_them(seed):
     points = normalize(torch.from_numpy(rng.normal(size=(7, 3))), dim=1)
     keys = list("abcdefg")
     known = KnownCategories((4, 9), normalize(torch.from_numpy(rng.normal(size=(2, 3))), dim=1))
-    count, next_id = int(rng.integers(3, 5)), 20
+    count = int(rng.integers(3, 5))
     pairs = list(itertools.combinations(keys, 2))
     drawn = [pairs[each] for each in rng.choice(len(pairs), 8, replace=False)]
     try:
@@ -90,50 +83,48 @@ def test_constraints_hold_or_no_grouping_can_satisfy_them(seed):
     )
     try:
         found, _ = group_images(
-            points, keys, known, num_categories=count, next_id=next_id, constraints=constraints
+            points, keys, known, num_categories=count, next_id=20, constraints=constraints
         )
     except DataError as error:
         assert "categories" in str(error)
         assert not possible
     else:
-        of = dict(zip(keys, found.category_ids.tolist(), strict=True))
-        assert satisfied(constraints, of)
+        assert satisfied(constraints, homes(found))
         assert found.confidences[0] == 1
 
 
-def test_images_that_must_be_apart_open_groups_even_where_they_look_alike():
-    points = torch.ones(4, 3)
-    apart = GroupingConstraints(cannot_link=tuple(itertools.combinations("abc", 2)))
-    found, _ = group_images(points, list("abcd"), KnownCategories.none(3), next_id=0, constraints=apart)
-    assert len(set(found.category_ids[:3].tolist())) == 3
-    with pytest.raises(DataError, match=TEXT["images-and-cannot-be-kept-apart"]):
-        group_images(
-            points, list("abcd"), KnownCategories.none(3), num_categories=2, next_id=0, constraints=apart
-        )
+@pytest.mark.parametrize("alike", [True, False])
+def test_images_that_must_be_apart_take_the_place_of_other_groups(alike):
+    """Four categories, or images that are all alike: the images of one that people keep apart get their groups."""
+    points, groups = (torch.ones(80, 16), torch.zeros(80)) if alike else blobs([20] * 4, width=16, spread=0.3)
+    keys = keys_of(points)
+    rivals = [keys[row] for row in (groups == 0).nonzero()[:4, 0].tolist()]
+    apart = GroupingConstraints(cannot_link=tuple(itertools.combinations(rivals, 2)))
+    for count in (None, 4):
+        found, _ = groups_of(points, num_categories=count, constraints=apart)
+        assert len({homes(found)[key] for key in rivals}) == 4
+    five = GroupingConstraints(cannot_link=tuple(itertools.combinations([*rivals, keys[-1]], 2)))
+    with pytest.raises(DataError, match=TEXT["cannot-be-kept-apart-with-4"]):
+        groups_of(points, num_categories=4, constraints=five)
 
 
 def test_a_pin_to_a_new_id_opens_that_category(ten):
     points, groups, known = ten
-    keys = keys_of(points)
-    chosen = [keys[row] for row in (groups == 7).nonzero()[:2, 0].tolist()]
+    chosen = [keys_of(points)[row] for row in (groups == 7).nonzero()[:2, 0].tolist()]
     constraints = GroupingConstraints(pinned=dict.fromkeys(chosen, 7))
-    found, _ = group_images(points, keys, known, num_categories=10, next_id=6, constraints=constraints)
+    found, _ = groups_of(points, known, num_categories=10, next_id=6, constraints=constraints)
     assert found.ids == (0, 1, 2, 3, 4, 5, 7, 6, 8, 9)
     assert set(found.category_ids[groups == 7].tolist()) == {7}
     with pytest.raises(DataError, match=TEXT["1-that-images-are-pinned-to"]):
-        group_images(points, keys, known, num_categories=6, next_id=6, constraints=constraints)
+        groups_of(points, known, num_categories=6, next_id=6, constraints=constraints)
 
 
 @pytest.mark.parametrize("count", [None, 2, 3])
 def test_images_that_are_all_pinned_to_known_categories_open_none(count):
-    known, pinned = KnownCategories((4, 9), torch.eye(4)[2:]), {"a": 4, "b": 9, "c": 4}
-    found, estimate = group_images(
-        torch.eye(4)[:3],
-        list("abc"),
-        known,
-        num_categories=count,
-        next_id=10,
-        constraints=GroupingConstraints(pinned=pinned),
+    known, pinned = KnownCategories((4, 9), torch.eye(4)[2:]), {"00000": 4, "00001": 9, "00002": 4}
+    constraints = GroupingConstraints(pinned=pinned)
+    found, estimate = groups_of(
+        torch.eye(4)[:3], known, num_categories=count, next_id=10, constraints=constraints
     )
     assert found.category_ids.tolist() == [4, 9, 4]
     assert (found.ids, estimate.count) == ((4, 9), 2)
@@ -142,39 +133,35 @@ def test_images_that_are_all_pinned_to_known_categories_open_none(count):
 def test_known_categories_without_an_image_stay():
     points, groups = blobs([20, 20, 20], width=32, spread=0.3)
     known = prototypes_of(points, groups, [0, 1, 2])
-    found, _ = group_images(points[groups == 1], keys_of(points[groups == 1]), known, next_id=3)
+    found, _ = groups_of(points[groups == 1], known, next_id=3)
     assert found.category_ids.tolist() == [1] * 20
     assert found.ids == known.ids
     assert torch.equal(found.prototypes, known.prototypes)
 
 
 def test_one_image_and_images_that_are_alike():
-    none = KnownCategories.none(3)
-    one, _ = group_images(torch.randn(1, 3), ["a"], none, next_id=5)
+    one, _ = groups_of(torch.randn(1, 3), next_id=5)
     assert (one.ids, one.category_ids.tolist(), one.second_ids.tolist()) == ((5,), [5], [-1])
     assert one.confidences.tolist() == [1]
     for count in (None, 4):
-        alike, estimate = group_images(
-            torch.ones(6, 3), list("abcdef"), none, num_categories=count, next_id=0
-        )
-        assert alike.category_ids.tolist() == [0] * 6
-        assert estimate.count == 1
-    every, _ = group_images(torch.eye(3), list("abc"), none, num_categories=3, next_id=0)
+        alike, estimate = groups_of(torch.ones(6, 3), num_categories=count)
+        assert (alike.category_ids.tolist(), estimate.count) == ([0] * 6, 1)
+    every, _ = groups_of(torch.eye(3), num_categories=3)
     assert sorted(every.category_ids.tolist()) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("value", "count", "message"),
     [
-        ({"features": torch.full((3, 4), torch.nan)}, "finite"),
-        ({"num_categories": 1}, "2 <= num_categories <= 5"),
-        ({"num_categories": 6}, "2 <= num_categories <= 5"),
+        (torch.nan, None, "finite"),
+        (1, 1, "2 <= num_categories <= 5"),
+        (1, 6, "2 <= num_categories <= 5"),
     ],
 )
-def test_bad_input_is_refused(changed, message):
-    values = {"features": torch.eye(4)[:3], **changed}
+def test_bad_input_is_refused(value, count, message):
+    known = KnownCategories((0, 1), torch.eye(4)[-2:])
     with pytest.raises(DataError, match=message):
-        group_images(**values, keys=list("abc"), next_id=2, known=KnownCategories((0, 1), torch.eye(4)[-2:]))
+        groups_of(value * torch.eye(4)[:3], known, num_categories=count, next_id=2)
 
 
 def test_a_split_separates_what_is_two(ten):
@@ -189,3 +176,60 @@ def test_a_split_separates_what_is_two(ten):
     assert [part.tolist() for part in suggest_split(few_first)] == [[2, 3, 4], [0, 1]]
     with pytest.raises(DataError, match=TEXT["got-3-that-are-all-alike"]):
         suggest_split(torch.ones(3, 4))
+
+
+# Groups of very different sizes are found where they lie densely, and groups of one size as before.
+
+
+LONG_TAIL = [150, 120, 90, *[20] * 5, *[8] * 6, *[3] * 12]
+
+
+def crowd(sizes, seed, between=0):
+    """Images around one centre for each size, and some between all of them; and the centre of each, -1 for those."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(len(sizes), 12, generator=generator)
+    truth = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    points = centres[truth] + 0.25 * torch.randn(len(truth), 12, generator=generator)
+    lost = 1.5 * torch.randn(between, 12, generator=generator)
+    return torch.cat([points, lost]), torch.cat([truth, torch.full((between,), -1)])
+
+
+def purity(found, truth):
+    """Share of images that are of the most frequent category of their group."""
+    right = sum(int(truth[found == group].bincount().max()) for group in found.unique())
+    return right / len(truth)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_small_categories_beside_large_ones_are_found(seed):
+    points, truth = crowd(LONG_TAIL, seed)
+    groups, low, high = dense_places(points, torch.zeros(len(points), dtype=torch.int64))
+    placed = groups >= 0
+    assert purity(groups[placed], truth[placed]) > 0.95
+    assert low < len(LONG_TAIL) <= high
+    small = truth >= 3 + 5 + 6
+    assert len(groups[small & placed].unique()) >= 6
+
+
+@pytest.mark.parametrize(
+    ("sizes", "between", "are_found"),
+    [
+        ([30] * 8, 0, True),
+        ([30] * 4, 80, False),
+        ([FEWEST_DENSE // 3 - 1] * 3, 0, False),
+        ([MOST_DENSE // 3 + 1] * 3, 0, False),
+    ],
+    ids=["k-means finds them as well", "many images lie between", "too few images", "too many images"],
+)
+def test_the_rest_is_left_to_k_means(sizes, between, are_found):
+    points, truth = crowd(sizes, 1, between)
+    assert dense_places(points, truth if are_found else torch.zeros_like(truth)) is None
+
+
+@pytest.mark.moderate
+def test_grouping_takes_the_view_that_stands_apart():
+    points, truth = crowd(LONG_TAIL, 0)
+    found, estimate = groups_of(points)
+    assert estimate.low <= len(LONG_TAIL) <= estimate.high
+    assert purity(found.category_ids, truth) > 0.9
+    assert len(found.category_ids.unique()) == estimate.count

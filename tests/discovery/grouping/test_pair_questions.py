@@ -1,15 +1,16 @@
-import itertools
+"""Questions about pairs of images: they cover many borders, and none is asked whose answer follows."""
+
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import normalize, one_hot
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery.grouping import KnownCategories, group_images, pair_questions
-from promptccd.errors import DataError
+from promptccd.discovery.grouping import pair_questions
 from promptccd.models import Assignment
-from tests.discovery.grouping.conftest import keys_of
+from tests.discovery.grouping.conftest import groups_of, homes, keys_of, satisfied
 
 
 def pair_of(question):
@@ -17,30 +18,19 @@ def pair_of(question):
     return tuple(sorted((question.first, question.second)))
 
 
-def with_answers(constraints, pairs, truth):
-    same = [pair for pair in pairs if truth[pair[0]] == truth[pair[1]]]
-    return linked(constraints, same, [pair for pair in pairs if pair not in same])
-
-
-def linked(constraints, must_link=(), cannot_link=()):
-    """These constraints and more links."""
-    return replace(
-        constraints,
-        must_link=(*constraints.must_link, *must_link),
-        cannot_link=(*constraints.cannot_link, *cannot_link),
-    )
+def linked(constraints, kind, pairs):
+    """These constraints and more links of a kind."""
+    return replace(constraints, **{kind: (*getattr(constraints, kind), *pairs)})
 
 
 def test_questions_are_diverse_in_any_order_of_images_and_never_asked_again(digits):
-    points, known = digits
-    found, _ = group_images(points, keys_of(points), known, num_categories=10, next_id=7)
-    questions = pair_questions(found)
-    category = dict(zip(found.keys, found.category_ids.tolist(), strict=True))
+    found, _ = groups_of(*digits, num_categories=10, next_id=7)
+    questions, category = pair_questions(found), homes(found)
     assert len({frozenset((category[each.first], each.second_category)) for each in questions}) >= 4
     for each in questions:
         assert category[each.second] == each.second_category
         assert 0 <= each.doubt <= 1
-    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(found.keys), generator=torch.Generator().manual_seed(0))
     assert pair_questions(found.select(order)) == questions
     asked = {pair_of(each) for each in questions}
     again = {pair_of(each) for each in pair_questions(found, asked)}
@@ -48,12 +38,10 @@ def test_questions_are_diverse_in_any_order_of_images_and_never_asked_again(digi
     assert not asked & again
 
 
-def test_few_images_give_few_questions():
-    points = torch.eye(3)
-    grouping, _ = group_images(points, list("abc"), KnownCategories.none(3), num_categories=3, next_id=0)
-    assert pair_questions(grouping) == []
-    one, _ = group_images(points[:1], ["a"], KnownCategories.none(3), next_id=0)
-    assert pair_questions(one) == []
+@pytest.mark.parametrize("count", [1, 3])
+def test_few_images_give_few_questions(count):
+    found, _ = groups_of(torch.eye(3)[:count], num_categories=count)
+    assert pair_questions(found) == []
 
 
 def doubtful(*places):
@@ -71,10 +59,10 @@ def doubtful(*places):
             rows.append((key, place, 0.01 * shift, own, other, near, far))
             rows += [(f"{each} {key}", place, 20.0, each, 9, 0.0, 1.0) for each in (own, other)]
     keys, place, shift, own, other, near, far = zip(*rows, strict=True)
-    features = torch.nn.functional.one_hot(torch.tensor(place), len(places) + 1).double()
+    features = one_hot(torch.tensor(place), len(places) + 1).double()
     features[:, -1] = torch.tensor(shift)
     return Assignment(
-        features=torch.nn.functional.normalize(features, dim=1),
+        features=normalize(features, dim=1),
         prototypes=torch.zeros(len({*own, *other}), len(places) + 1),
         ids=tuple(sorted({*own, *other})),
         num_known=0,
@@ -116,34 +104,18 @@ def test_doubt_is_one_midway_and_falls_with_the_share_of_the_margin():
 @pytest.mark.parametrize("seed", range(10))
 def test_small_random_cases_never_ask_what_follows(seed):
     rng = np.random.default_rng(seed)
-    points, keys = torch.from_numpy(rng.normal(size=(8, 3))), list("abcdefgh")
-    truth = dict(zip(keys, rng.integers(0, 3, 8).tolist(), strict=True))
+    points = torch.from_numpy(rng.normal(size=(8, 3)))
+    truth = dict(zip(keys_of(points), rng.integers(0, 3, 8).tolist(), strict=True))
     constraints, asked = GroupingConstraints(), []
     for _ in range(10):
-        grouping, _ = group_images(points, keys, KnownCategories.none(3), next_id=0, constraints=constraints)
-        pairs = [pair_of(each) for each in pair_questions(grouping, asked, constraints=constraints, count=2)]
-        if not pairs:
-            break
-        for one, two in pairs:
-            with_same, with_other = (
-                _possible(constraints, must_link=[(one, two)]),
-                _possible(constraints, cannot_link=[(one, two)]),
-            )
-            assert with_same
-            assert with_other
+        found, _ = groups_of(points, constraints=constraints)
+        pairs = [pair_of(each) for each in pair_questions(found, asked, constraints=constraints, count=2)]
+        kinds = ["must_link" if truth[one] == truth[two] else "cannot_link" for one, two in pairs]
+        for pair in pairs:
+            linked(constraints, "must_link", [pair])  # either would be a `DataError` if the other followed
+            linked(constraints, "cannot_link", [pair])
         asked += pairs
-        constraints = with_answers(constraints, pairs, truth)
-    assert all(asked.count(pair) == 1 for pair in asked)
-    of = dict(zip(keys, grouping.category_ids.tolist(), strict=True))
-    assert all(
-        (of[one] == of[two]) == (truth[one] == truth[two])
-        for one, two in itertools.chain(constraints.must_link, constraints.cannot_link)
-    )
-
-
-def _possible(constraints, **more):
-    try:
-        linked(constraints, **more)
-    except DataError:
-        return False
-    return True
+        for kind, pair in zip(kinds, pairs, strict=True):
+            constraints = linked(constraints, kind, [pair])
+    assert asked and len(set(asked)) == len(asked)
+    assert satisfied(constraints, homes(found))

@@ -1,3 +1,5 @@
+"""Archives of strangers: bad members are skipped with a reason, bad archives are refused, nothing is unpacked."""
+
 import io
 import os
 import stat
@@ -20,6 +22,7 @@ from tests.messages import TEXT
 GIF = encoded(picture(20, 20), "GIF")
 BMP = encoded(picture(30, 30), "BMP")
 DAMAGED = "damaged member of the archive"
+PACKED = "not an image that can be read (starts like a ZIP archive): give it by itself, or unpack it"
 
 
 def member(name, mode=stat.S_IFREG | 0o644, packing=zipfile.ZIP_DEFLATED):
@@ -42,8 +45,7 @@ def packed(*members):
 
 def renamed(content, before, after):
     """An archive with a name of the same length instead: zipfile would mend some while writing."""
-    assert len(before) == len(after)
-    assert before in content
+    assert len(before) == len(after) and before in content
     return content.replace(before, after)
 
 
@@ -96,11 +98,8 @@ def many_entries(count):
     return start + entry * count + end
 
 
-def size_in(content, name):
-    return zipfile.ZipFile(io.BytesIO(content)).getinfo(name).compress_size
-
-
 THOUSANDFOLD = packed(("zeros.png", PNG[:8] + bytes(5 * 2**20)), ("a.png", PNG))
+SIZE_IN_IT = zipfile.ZipFile(io.BytesIO(THOUSANDFOLD)).getinfo("zeros.png").compress_size
 ANOTHER = packed(("aaa.png", PNG))  # its directory and its member disagree about the name
 ANOTHER = ANOTHER[:30] + b"bbb.png" + ANOTHER[37:]
 
@@ -119,11 +118,7 @@ SKIPPING = {  # archive -> (content, {name shown: note of the verdict}); "" is u
     "device": (packed((member("null.png", stat.S_IFCHR | 0o666), b"")), {"null.png": "not a regular file"}),
     "nested": (
         packed(("inner.zip", packed(("a.png", PNG))), ("inner.png", packed(("a.png", JPEG))), ("b.png", BMP)),
-        {
-            "inner.zip": "not an image that can be read (starts like a ZIP archive): give it by itself, or unpack it",
-            "inner.png": "not an image that can be read (starts like a ZIP archive): give it by itself, or unpack it",
-            "b.png": "",
-        },
+        {"inner.zip": PACKED, "inner.png": PACKED, "b.png": ""},
     ),
     "encrypted": (flagged(packed(("a.png", PNG)), 0x1), {"a.png": "encrypted"}),
     "checksum": (broken_middle("a.bmp", BMP), {"a.bmp": f"{DAMAGED} (wrong checksum)"}),
@@ -150,7 +145,7 @@ SKIPPING = {  # archive -> (content, {name shown: note of the verdict}); "" is u
     ),
     "thousandfold": (
         THOUSANDFOLD,
-        {"zeros.png": f"unpacks from {size_in(THOUSANDFOLD, 'zeros.png')} to more than 1048576 bytes", "a.png": ""},
+        {"zeros.png": f"unpacks from {SIZE_IN_IT} to more than 1048576 bytes", "a.png": ""},
     ),
     "says too much": (
         declared(packed(("a.png", PNG)), 2**32 - 2), 
@@ -175,7 +170,7 @@ REFUSED = {  # archive -> (content, limits, what is said)
     "cut": (packed(("a.png", PNG))[:-30], IntakeLimits(), "is damaged or no zip archive"),
     "no archive": (b"PK\3\4 and nothing else", IntakeLimits(), "is damaged or no zip archive"),
     "name that is no UTF-8": (
-        flagged(renamed(packed(("caf_é.png", PNG)), "caf_é.png".encode(), b"caf_\xff\xff.png"), 0), IntakeLimits(),
+        renamed(packed(("caf_é.png", PNG)), "caf_é.png".encode(), b"caf_\xff\xff.png"), IntakeLimits(),
         "is damaged or no zip archive",
     ),
 }  # fmt: skip
@@ -207,20 +202,16 @@ def test_bad_archives_are_refused_with_limit_and_value(tmp_path, case):
     assert str(tmp_path) not in str(raised.value)
 
 
-def test_links_and_folders_are_no_archives(tmp_path):
+def test_an_archive_is_known_by_its_content_and_links_and_folders_are_none(tmp_path):
     (tmp_path / "a.zip").write_bytes(packed(("a.png", PNG)))
     (tmp_path / "link.zip").symlink_to(tmp_path / "a.zip")
+    (tmp_path / "holiday.png").write_bytes(packed(("a.png", PNG)))
+    assert [file.name for file in read_intake([tmp_path / "holiday.png"]).files] == ["a.png"]
     assert read_intake([tmp_path / "link.zip"]).files[0].verdict.note == "link, not followed"
     with pytest.raises(DataError, match=TEXT["link-zip-cannot-be-opened"]):
         ArchiveSource(tmp_path / "link.zip")  # one that was put there after somebody looked
     with read_intake(tmp_path) as intake:  # archives inside a folder stay packed
-        assert [file.verdict.status for file in intake.files] == [Status.SKIPPED] * 2
-
-
-def test_archive_that_is_called_an_image_is_found_by_its_content(tmp_path):
-    (tmp_path / "holiday.png").write_bytes(packed(("a.png", PNG)))
-    with read_intake([tmp_path / "holiday.png"]) as intake:
-        assert [file.name for file in intake.files] == ["a.png"]
+        assert [file.verdict.status for file in intake.files] == [Status.SKIPPED] * 3
 
 
 @pytest.mark.fault(23, 40)

@@ -15,9 +15,7 @@ from PIL import ExifTags, Image
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.page import OpenPage
-from tests.browsing import watch
-from tests.discovery.page.conftest import Window, served
-from tests.discovery.page.test_page import WIDE, Person
+from tests.discovery.page.conftest import WIDE, Person, Window, person_at, served
 from tests.discovery.stored import copied
 from tests.photographs import pixels
 
@@ -165,32 +163,27 @@ def test_a_machine_without_folders_says_the_path(
 
 @pytest.fixture
 def looker(browser: Browser, opened: OpenPage) -> Iterator[Person]:
-    context = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]}, device_scale_factor=2)
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    person = Person(watch(context.new_page()))
-    person.page.goto(opened.url)
-    person.page.locator(".card img").first.wait_for()
-    yield person
-    context.close()
+    allowed = ["clipboard-read", "clipboard-write"]
+    with person_at(browser, opened.url, device_scale_factor=2, permissions=allowed) as person:
+        yield person
 
 
 @pytest.mark.slow
 def test_photographs_by_date(looker: Person) -> None:
     looker.go("view=all")
-    looker.page.locator(".cell img").first.wait_for()
+    looker.see(".cell img")
     by_date = ["trip/two.jpg", "one.jpg", "trip/three.jpg"]
     for order, expected in (("date", by_date), ("late", by_date[::-1])):
         looker.page.locator(".head select").select_option(order)
         looker.page.wait_for_timeout(400)
         labels = looker.page.locator(".cell").evaluate_all("all => all.map(each => each.title)")
         assert [label.partition(",")[0] for label in labels][:3] == expected
-    assert looker.visit.complaints == []
 
 
 def in_large(looker: Person, name: str) -> None:
     looker.go("view=all")
     looker.page.locator(f".cell[title^='{name}']").click()
-    looker.page.locator("dialog.large .photo").wait_for()
+    looker.see("dialog.large .photo")
     looker.page.wait_for_timeout(500)
 
 
@@ -199,7 +192,7 @@ def test_its_own_pixels_are_seen_and_moved(looker: Person) -> None:
     in_large(looker, "one.jpg")
     photo = looker.page.locator("dialog.large .photo")
     looker.press("z")
-    looker.page.locator("dialog.large .photo[src*=original]").wait_for()
+    looker.see("dialog.large .photo[src*=original]")
     looker.page.wait_for_timeout(200)
     assert round(photo.bounding_box()["width"]) == 2400
     before = photo.bounding_box()["y"]
@@ -210,10 +203,9 @@ def test_its_own_pixels_are_seen_and_moved(looker: Person) -> None:
     looker.page.wait_for_timeout(200)
     assert photo.bounding_box()["width"] <= WIDE[0]
     looker.press("Escape")
-    assert looker.visit.complaints == []
     in_large(looker, "wide.tif")  # no browser shows this file: it is the preview
     looker.press("z")
-    looker.page.locator("dialog.large .photo[src*=picture]").wait_for()
+    looker.see("dialog.large .photo[src*=picture]")
     looker.page.wait_for_timeout(300)
     assert photo.bounding_box()["width"] == pytest.approx(1600, abs=2)
 

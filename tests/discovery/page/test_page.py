@@ -3,79 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from promptccd.discovery import Project
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.project import ProjectView, edits
-from tests.browsing import Visit, watch
 from tests.discovery.corrected import correct, drawn_together, registry_in
-from tests.discovery.page.conftest import EACH, KINDS
+from tests.discovery.page.conftest import (
+    CHOSEN,
+    EACH,
+    KINDS,
+    Person,
+    edits_of,
+    first_group,
+    person_at,
+    served,
+    sizes,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route
 
 pytestmark = pytest.mark.slow
-
-WIDE, PHONE = (1280, 860), (390, 844)
-NOTES_VIOLATIONS = "document.addEventListener('securitypolicyviolation', e => violated(e.violatedDirective))"
-
-
-class Person:
-    """Somebody at the page, who counts what they do.
-
-    Attributes:
-        actions: clicks, keys, drags and typed names so far.
-    """
-
-    def __init__(self, visit: Visit):
-        self.visit, self.page, self.actions = visit, visit.page, 0
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self.page.keyboard.press(key)
-            self.actions += 1
-            self.page.wait_for_timeout(60)
-
-    def click(self, place: str, nth: int = 0, **options: object) -> None:
-        self.page.locator(place).nth(nth).click(**options)
-        self.actions += 1
-
-    def type(self, name: str) -> None:
-        self.page.keyboard.type(name)
-        self.press("Enter")  # a typed name is one action
-
-    def said(self, text: str) -> None:
-        self.page.locator(".status").filter(has_text=re.compile(text)).wait_for(timeout=5000)
-
-    def go(self, where: str) -> None:
-        """Not an action of the job: where it begins."""
-        self.page.evaluate(f"location.hash = {where!r}")
-        self.page.wait_for_timeout(400)
-        self.actions = 0
-
-
-@pytest.fixture(params=[WIDE, PHONE], ids=["desktop", "phone"])
-def person(request: pytest.FixtureRequest, browser: Browser, page: OpenPage) -> Iterator[Person]:
-    viewport, is_phone = dict(zip(("width", "height"), request.param, strict=True)), request.param == PHONE
-    context = browser.new_context(viewport=viewport, has_touch=is_phone, is_mobile=is_phone)
-    visit = watch(context.new_page())
-    violations: list[str] = []
-    visit.page.expose_function("violated", lambda directive: violations.append(directive))
-    visit.page.add_init_script(NOTES_VIOLATIONS)
-    visit.page.goto(page.url)
-    visit.page.locator(".card img").first.wait_for()
-    yield Person(visit)
-    assert (visit.complaints, visit.foreign_requests, violations) == ([], [], [])
-    context.close()
-
-
-def sizes(project: Path) -> dict[str, int]:
-    return {each.name: each.size for each in registry_in(project).active}
 
 
 def test_name_groups_in_place_and_go_on_to_the_next(person: Person, project: Path) -> None:
@@ -114,14 +67,6 @@ def test_merge_groups_and_choose_the_name(person: Person, project: Path) -> None
     assert len(sizes(project)) == KINDS - 2
 
 
-def first_group(person: Person, project: Path) -> tuple[int, int]:
-    """Opens the largest group; its number and its size."""
-    largest = max(registry_in(project).active, key=lambda each: (each.size, -each.id))
-    person.go(f"view=group&of={largest.id}")
-    person.page.locator(".cell img").first.wait_for()
-    return largest.id, largest.size
-
-
 def test_two_that_may_be_one_are_one_click_from_being_so(person: Person, project: Path) -> None:
     one, other = drawn_together(project)
     together = sum(each.size for each in registry_in(project).active if each.id in (one, other))
@@ -145,22 +90,13 @@ def test_move_a_range_by_keyboard_alone(person: Person, project: Path) -> None:
     selected = person.page.locator(".cell.picked").count()
     assert selected == 2
     person.press("m")
-    person.page.locator("dialog[open]").wait_for()
+    person.see("dialog[open]")
     person.press("Enter")
     person.said("Moved 2 to")
     assert registry_in(project).category(number).size == size - 2
     person.press("Control+z")
     person.said("Taken back: moved 2")
     assert registry_in(project).category(number).size == size
-
-
-def test_drag_photographs_onto_a_group(person: Person, project: Path) -> None:
-    number, size = first_group(person, project)
-    if person.page.viewport_size["width"] < 700:
-        pytest.skip("dragging is for a mouse")
-    person.page.locator(".cell").nth(2).drag_to(person.page.locator(".list li").nth(2))
-    person.said("Moved 1 to")
-    assert registry_in(project).category(number).size == size - 1
 
 
 def test_see_one_large_and_go_on(person: Person, project: Path) -> None:
@@ -186,7 +122,7 @@ def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
     count = len(registry_in(project).members)
     person.go("view=desk")
     for _ in range(12):
-        person.page.locator(".answers .offer").first.wait_for()
+        person.see(".answers .offer")
         person.press("1")
     person.page.get_by_text("You have looked at 12.").wait_for()
     registry = registry_in(project)
@@ -199,31 +135,10 @@ def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
     said = re.compile("Of 2 drawn at random [0-2] were wrong: about [0-9]+% of all")
     person.page.get_by_text(said).wait_for()
     for _ in range(count - 12):
-        person.page.locator(".answers .offer").first.wait_for()
+        person.see(".answers .offer")
         person.press("1")
     person.page.get_by_text("You have looked at every photograph").wait_for()
     assert len(registry_in(project).reviews) == count
-
-
-def test_one_whose_answer_is_taken_back_is_drawn_again(person: Person, project: Path) -> None:
-    person.go("view=desk")
-    for _ in range(4):
-        person.page.locator(".answers .offer").first.wait_for()
-        person.press("1")
-        person.page.wait_for_timeout(200)
-    drawn = person.page.locator(".drawn")
-    drawn.wait_for()
-    row = person.page.locator(".photo").get_attribute("data-row")
-    for _ in range(2):
-        person.page.locator(".answers .offer").first.wait_for()  # before that the key is about nothing
-        person.press("1")
-        drawn.wait_for(state="detached")
-        assert [review.left > 0 for review in registry_in(project).reviews.values()].count(True) == 1
-        person.press("Control+z")
-        person.said("Taken back")
-        drawn.wait_for()
-        assert person.page.locator(".photo").get_attribute("data-row") == row
-        assert not any(review.left for review in registry_in(project).reviews.values())
 
 
 def test_same_or_different_is_one_key_each(person: Person, project: Path) -> None:
@@ -246,33 +161,13 @@ def test_same_or_different_is_one_key_each(person: Person, project: Path) -> Non
     assert len(registry_in(project).log) == len(replies)
 
 
-# What the screen shows as chosen: the photograph that is large or sorted, the selection, or the cell with the focus.
-CHOSEN = """() => {
-  const root = document.querySelector('promptccd-desk').shadowRoot;
-  const rows = (found) => [...found].map((each) => Number(each.dataset.row)).sort((a, b) => a - b);
-  if (root.querySelector('dialog:not(.large)')) return [];
-  const looked = root.querySelectorAll('dialog.large .photo, .quick .photo');
-  const picked = root.querySelectorAll('.cell.picked');
-  const { activeElement } = root;
-  const focused = activeElement?.matches('.cell:not(.gone)') ? [activeElement] : [];
-  return rows(looked.length ? looked : picked.length ? picked : focused);
-}"""
 KEYS_FOR_PHOTOGRAPHS = {"Delete": "move", "b": "confirm", "g": "gather", "x": "set_images_aside"}
-
-
-def edits_of(person: Person) -> list[dict]:
-    """What the window will have sent."""
-    sent: list[dict] = []
-    person.page.on(
-        "request", lambda request: sent.append(request.post_data_json) if "/edit" in request.url else None
-    )
-    return sent
 
 
 def test_nothing_is_corrected_that_nobody_chose(person: Person, project: Path) -> None:
     sent = edits_of(person)
     person.click(".card .open")  # a group, by mouse
-    person.page.locator(".cell img").first.wait_for()
+    person.see(".cell img")
     for key in (*KEYS_FOR_PHOTOGRAPHS, "m", "."):
         person.press(key)
         person.said("Select a photograph first")
@@ -314,8 +209,8 @@ def test_one_corrected_large_gives_way_at_once_and_nothing_else_moves(person: Pe
 
 def test_a_clump_on_the_map_becomes_a_group(person: Person, project: Path) -> None:
     person.go("view=map")
-    person.page.locator("canvas").wait_for()
-    person.page.locator(".plane .empty").wait_for(state="detached", timeout=60_000)
+    person.see("canvas")
+    person.see(".plane .empty", state="detached", timeout=60_000)
     box = person.page.locator("canvas").bounding_box()
     corners = [(2, 60), (box["width"] - 2, 60), (box["width"] - 2, box["height"] - 2), (2, box["height"] - 2)]
     person.page.mouse.move(box["x"] + 2, box["y"] + 60)
@@ -326,7 +221,7 @@ def test_a_clump_on_the_map_becomes_a_group(person: Person, project: Path) -> No
     person.actions = 1
     person.said("selected")
     person.press("m")
-    person.page.locator("dialog[open]").wait_for()
+    person.see("dialog[open]")
     person.type("all of it")
     person.said("the group “all of it”")
     assert person.actions <= 4
@@ -353,21 +248,6 @@ def test_one_step_leads_to_the_next_up_to_the_export(person: Person, project: Pa
     correct(project, lambda registry: edits.confirm(registry, keys[:20]))
     person.page.locator(".next", has_text="Export").wait_for()
     person.page.get_by_text("You have looked at 20").wait_for()
-
-
-def test_search_opens_the_only_group_and_says_that_there_is_no_file(person: Person, project: Path) -> None:
-    number = registry_in(project).active[0].id
-    person.page.locator(".search").fill(f"group {number}")
-    person.press("Enter")
-    person.page.locator(".cell").first.wait_for()
-    assert person.page.evaluate("location.hash") == f"#view=group&of={number}"
-    assert person.page.locator(".search").input_value() == ""
-    person.click(".bar .back")
-    person.page.locator(".search").fill("no such thing")
-    person.press("Enter")
-    person.page.get_by_text("No file has such a name").wait_for()
-    person.click(".bar .back")
-    person.page.locator(".cards").wait_for()
 
 
 def test_a_slow_server_is_said_and_the_next_key_is_about_the_next_one(person: Person, project: Path) -> None:
@@ -398,42 +278,22 @@ def test_a_correction_that_reaches_nobody_says_so(person: Person, project: Path)
     person.visit.complaints = [each for each in person.visit.complaints if lost not in each]
 
 
-def test_pictures_that_scrolled_away_are_not_waited_for_and_all_in_view_come(person: Person) -> None:
-    person.go("view=all")
-    for share in (1, 0, 0.5, 1):
-        scroll = f"(each) => each.scrollTo(0, {share} * each.scrollHeight)"
-        person.page.locator(".photos .scroll").evaluate(scroll)
-    person.page.locator(".cell img[src^=blob]").first.wait_for()
-    empty = person.page.locator(".cell img:not([src])")
-    for _ in range(100):
-        if not empty.count():
-            break
-        person.page.wait_for_timeout(50)
-    assert empty.count() == 0
-
-
 def test_what_is_away_is_grey_and_can_be_forgotten(browser: Browser, found_once: Path, project: Path) -> None:
-    album = found_once / "album"
-    away = sorted(album.iterdir())[:2]
+    away = sorted((found_once / "album").iterdir())[:2]
     for path in away:
         path.rename(found_once / path.name)
-    page = OpenPage(project)
-    page.start()
     try:
-        context = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]})
-        person = Person(watch(context.new_page()))
-        person.page.goto(page.url)
-        person.click(".menu summary")
-        person.page.locator(".place", has_text="Not here 2").click()
-        assert person.page.locator(".cell.away img").count() == 2
-        person.page.get_by_role("button", name="Forget them").click()
-        person.page.locator(".title, header", has_text=f"{KINDS * EACH - 2} photographs").first.wait_for()
-        person.page.get_by_role("button", name="Undo").click()
-        person.page.locator(".place", has_text="Not here 2").wait_for()
-        assert len(registry_in(project).images) == KINDS * EACH
-        context.close()
+        with served(project) as page, person_at(browser, page.url) as person:
+            person.click(".menu summary")
+            person.page.locator(".place", has_text="Not here 2").click()
+            assert person.page.locator(".cell.away img").count() == 2
+            person.page.get_by_role("button", name="Forget them").click()
+            left = f"{KINDS * EACH - 2} photographs"
+            person.page.locator(".title, header", has_text=left).first.wait_for()
+            person.page.get_by_role("button", name="Undo").click()
+            person.page.locator(".place", has_text="Not here 2").wait_for()
+            assert len(registry_in(project).images) == KINDS * EACH
     finally:
-        page.close()
         for path in away:
             (found_once / path.name).rename(path)
 
@@ -445,7 +305,7 @@ def test_a_group_and_photographs_are_set_aside_and_come_back(person: Person, pro
     person.said("is ignored, and later photographs like it will be")
     assert [(each.id, each.size) for each in registry_in(project).aside] == [(number, size)]
     person.go("view=aside")
-    person.page.locator(".cell img").first.wait_for()
+    person.see(".cell img")
     assert person.page.locator(".place", has_text=f"Ignored {size}").count() == 1
     person.press("Control+z")
     person.said("Taken back: group ignored")
@@ -464,38 +324,27 @@ def test_a_server_that_ended_loses_nothing(person: Person, page: OpenPage, proje
     person.page.get_by_text("The server does not answer").wait_for(timeout=10_000)
     assert "heron" in sizes(project)
     person.page.evaluate("location.hash = 'view=all'")
-    again = OpenPage(project)
-    again.start()
-    person.page.get_by_text("The server does not answer").wait_for(state="detached", timeout=10_000)
-    person.page.locator(".cell").first.focus()
-    person.press("Control+a", "g", "Enter")  # the same window goes on where it was
-    person.said(f"Made {KINDS * EACH} photographs the group")
-    again.close()
+    with served(project):
+        person.page.get_by_text("The server does not answer").wait_for(state="detached", timeout=10_000)
+        person.page.locator(".cell").first.focus()
+        person.press("Control+a", "g", "Enter")  # the same window goes on where it was
+        person.said(f"Made {KINDS * EACH} photographs the group")
     person.visit.complaints.clear()  # the browser's own, of a server that is gone
 
 
 def test_a_reload_comes_back_to_the_same_photograph_and_order(person: Person) -> None:
     person.go("view=all")
-    person.page.locator(".cell img").first.wait_for()
+    person.see(".cell img")
     person.page.locator(".head select").select_option("unsure")
     person.page.locator(".cell").first.focus()
     person.press("End")
     person.page.wait_for_timeout(200)
     row = person.page.evaluate(CHOSEN)
     person.page.reload()
-    person.page.locator(".cell img").first.wait_for()
+    person.see(".cell img")
     person.page.wait_for_timeout(300)
     assert person.page.locator(".head select").input_value() == "unsure"
     assert person.page.locator(f".cell[data-row='{row[0]}']").is_visible()
-
-
-@pytest.mark.parametrize(
-    ("where", "said"), [("nonsense", "no such place"), ("group&of=99", "not there any more")]
-)
-def test_an_address_of_no_place_says_so(person: Person, where: str, said: str) -> None:
-    person.go(f"view={where}")
-    person.said(said)
-    assert person.page.locator(".card img").count()
 
 
 def test_fewer_groups_and_back(person: Person, project: Path) -> None:
@@ -534,3 +383,75 @@ def test_a_group_that_is_none_asks_where_they_go(person: Person, project: Path, 
     person.press("Control+z")
     person.said("Taken back")
     assert registry_in(project).category(number).size == size
+
+
+@pytest.mark.parametrize("leave", ["reload", "close", "go_back"])
+def test_an_answer_is_stored_however_the_page_is_left(person: Person, project: Path, leave: str) -> None:
+    person.go("view=desk")
+    person.see(".answers .offer")
+    person.page.keyboard.press("1")
+    getattr(person.page, leave)()
+    for _ in range(100):
+        if registry_in(project).reviews:
+            break
+        time.sleep(0.1)
+    assert len(registry_in(project).reviews) == 1
+
+
+FOCUSED = """(path) => {
+    const { activeElement } = document.querySelector('promptccd-desk').shadowRoot;
+    return path.split('.').reduce((value, name) => value?.[name], activeElement) ?? null; }"""
+
+
+AREA = """() => document.querySelector('promptccd-desk').shadowRoot.activeElement
+    .closest('[data-area]').dataset.area"""
+
+
+def focused(person: Person, path: str = "className") -> Any:
+    """Something of what has the focus."""
+    return person.page.evaluate(FOCUSED, path)
+
+
+def test_cards_and_the_list_are_one_stop_each(person: Person, project: Path) -> None:
+    person.page.locator(".card .open").first.focus()
+    person.press("End")
+    last = focused(person, "dataset.group")
+    person.press("Tab")
+    assert "card" not in str(focused(person, "parentElement.className"))
+    person.press("Shift+Tab")
+    assert focused(person, "dataset.group") == last
+    ids = person.page.locator(".card .open").evaluate_all("all => all.map(each => each.dataset.group)")
+    person.press("Home", "ArrowDown")
+    assert focused(person, "dataset.group") == ids[0 if person.page.viewport_size["width"] > 700 else 2]
+    person.press("ArrowUp", "ArrowRight", " ")
+    person.said("1 selected")
+    assert person.page.locator(".card.picked .open").get_attribute("data-group") == ids[1]
+    person.press("Escape", "r")
+    person.page.keyboard.type("heron")
+    person.press("Enter", "Escape")
+    person.page.wait_for_timeout(200)
+    assert "heron" in sizes(project)
+    assert focused(person, "dataset.group") is not None
+    first_group(person, project)
+    person.page.locator(".list .stop[tabindex='0']").focus()
+    person.press("Home")
+    assert focused(person, "tabIndex") == 0
+    assert person.page.locator(".list .stop[tabindex='0']").count() == 1
+    person.press("ArrowRight", "Enter")
+    person.page.wait_for_timeout(400)
+    assert focused(person, "ariaPosInSet") == "1"
+
+
+def test_f6_goes_from_area_to_area_and_back(person: Person, project: Path) -> None:
+    first_group(person, project)
+    person.page.locator(".cell").first.focus()
+    seen = []
+    for _ in range(6):
+        person.press("F6")
+        seen.append(person.page.evaluate(AREA))
+    assert set(seen[:4]) == {"bar", "list", "tools", "main"}
+    assert seen[:2] == seen[4:]
+    person.press("Shift+F6", "Shift+F6")
+    assert focused(person, "ariaPosInSet") == "1"
+    person.press("/", "F6")
+    assert "search" not in focused(person)

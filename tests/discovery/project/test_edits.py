@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from promptccd.discovery.project import CategoryRegistry, CategoryState, LogEntry, edits
+from promptccd.discovery.project import CategoryRegistry, CategoryState, LogEntry, apply_labels, edits
 from promptccd.discovery.project.rows import Rows
 from promptccd.errors import RegistryError
 from tests.discovery.project.streams import (
@@ -131,16 +131,8 @@ class Model:
 
     def state(self) -> tuple[Any, ...]:
         members = {key: home for key, home in self.home.items() if home is not None}
-        bans = {key: each for key, each in self.banned.items() if each}
-        return (
-            members,
-            self.pinned,
-            bans,
-            self.reviewed,
-            Counter(members.values()),
-            set(self.home),
-            self.aside,
-        )
+        bans, sizes = {key: each for key, each in self.banned.items() if each}, Counter(members.values())
+        return members, self.pinned, bans, self.reviewed, sizes, set(self.home), self.aside
 
 
 def state_of(registry: CategoryRegistry) -> tuple[Any, ...]:
@@ -222,27 +214,20 @@ def test_names_that_are_refused(registry: CategoryRegistry, name: object) -> Non
 
 
 @pytest.mark.parametrize(
-    ("names", "merged", "chosen", "survivor", "name"),
+    ("names", "merged", "chosen", "name"),
     [
-        ({}, [4, 2, 5], None, 2, "cat"),
-        ({5: "heron"}, [5, 3], None, 3, "heron"),  # the name a person gave
-        ({3: "heron", 4: "stork"}, [4, 3], None, 3, "heron"),
-        ({5: "heron", 2: "discovered 2"}, [2, 5], None, 2, "discovered 2"),  # a known one keeps its name
-        ({5: "heron"}, [2, 5], "heron", 2, "heron"),
-        ({}, [3, 4], "both", 3, "both"),
+        ({}, [4, 2, 5], None, "cat"),
+        ({5: "heron"}, [5, 3], None, "heron"),  # the name a person gave
+        ({3: "heron", 4: "stork"}, [4, 3], None, "heron"),
+        ({5: "heron", 2: "discovered 2"}, [2, 5], None, "discovered 2"),  # a known one keeps its name
+        ({5: "heron"}, [2, 5], "heron", "heron"),
+        ({}, [3, 4], "both", "both"),
     ],
 )
-def test_a_merge_keeps_the_least_id_the_mean_and_a_name(
-    registry: CategoryRegistry,
-    names: dict[int, str],
-    merged: list[int],
-    chosen: str | None,
-    survivor: int,
-    name: str,
-) -> None:
+def test_a_merge_keeps_the_least_id_the_mean_and_a_name(registry, names, merged, chosen, name) -> None:
     for identity, given in names.items():
         edits.rename(registry, identity, given)
-    sizes = [registry.category(each).size for each in merged]
+    sizes, survivor = [registry.category(each).size for each in merged], min(merged)
     mean = np.average([prototype(registry, each) for each in merged], axis=0, weights=sizes)
     entry = edits.merge(registry, merged, chosen)
     assert entry.what == {"kind": "merge", "categories": merged, "name": chosen}
@@ -273,14 +258,6 @@ def test_categories_get_the_means_of_their_images(registry: CategoryRegistry) ->
         registry.undo()
     edits.split(registry, 0, S1.of(0)[:2])
     assert np.array_equal(prototype(registry, 0), known[0]), "that of an earlier stage stays"
-
-
-def test_a_merge_overrules_older_answers(registry: CategoryRegistry) -> None:
-    three, five, four = S1.of(3), S1.of(4), S1.of(5)
-    edits.answer(registry, three[0], five[0], same=False)
-    edits.answer(registry, three[2], four[0], same=False)
-    edits.merge(registry, [3, 5])
-    assert set(registry.constraints().cannot_link) == {(four[0], three[2])}
 
 
 def test_a_category_without_images_rests_until_it_gets_some(registry: CategoryRegistry) -> None:
@@ -383,6 +360,7 @@ def test_an_answer_puts_an_image_where_another_is_or_keeps_them_apart(registry: 
 @pytest.mark.parametrize(
     "edit",
     [
+        (edits.merge, [3, 4]),
         (edits.move, [S1.of(3)[0], S1.of(5)[0]], 5),
         (edits.gather, [S1.of(3)[0], S1.of(5)[0]]),
         (edits.sort, [S1.of(3)[0], S1.of(5)[0]], [3, 3]),
@@ -479,3 +457,54 @@ def test_the_first_prototype_says_how_long_all_are() -> None:
     assert rows.append_prototype(np.ones(4)) == 0
     with pytest.raises(RegistryError, match=TEXT["a-prototype-of-4-finite-numbers"]):
         rows.append_prototype(np.ones(5))
+
+
+# Labels that come after a grouping
+
+FOUND = {"a": 0, "b": 0, "c": 1, "d": 2, "e": 2, "f": 2, "g": 3, "h": 3, "i": 3}
+
+
+@pytest.fixture
+def labelled() -> CategoryRegistry:
+    """Two known categories and two found ones, of images that came at stage 1."""
+    names = ["cat", "dog", "discovered 2", "discovered 3"]
+    return CategoryRegistry.from_categories(range(4), names, 2, np.eye(4), stage=1, members=FOUND)
+
+
+@pytest.mark.parametrize(
+    ("labels", "moved", "named", "new"),
+    [
+        ({"a": "dog", "d": "moth", "e": "moth", "f": "cat"}, 2, ("moth",), ()),
+        ({"d": "moth", "e": "moth", "f": "fly"}, 1, ("moth",), ("fly",)),  # two of three
+        ({"d": "moth", "e": "fly"}, 2, (), ("fly", "moth")),  # one of two is not most
+        ({"a": "moth", "b": "moth"}, 2, (), ("moth",)),  # a known category keeps its name
+        ({"d": "moth", "g": "moth", "h": "moth"}, 1, ("moth",), ()),
+    ],
+)
+def test_labels_name_what_most_of_them_are_in_and_move_what_was_wrong(
+    labelled: CategoryRegistry, labels: dict[str, str], moved: int, named: tuple[str], new: tuple[str]
+) -> None:
+    before = dict(labelled.members)
+    assert apply_labels(labelled, labels | {"unknown": "moth"}) == (len(labels), moved, named, new)
+    assert {key: labelled.category(labelled.members[key]).name for key in labels} == labels
+    assert {
+        key: home for key, home in before.items() if key not in labels
+    }.items() <= labelled.members.items()
+    assert labelled.pinned.keys() == labels.keys()
+    state, log = labelled.state_hash(), labelled.log
+    assert apply_labels(labelled, labels) == (len(labels), 0, (), ())
+    assert (labelled.state_hash(), labelled.log) == (state, log)
+
+
+def test_images_that_were_labelled_from_the_first_are_not_pinned_for_it() -> None:
+    members = {"a": 0, "b": 0, "c": 1}
+    labelled = CategoryRegistry.from_categories(range(2), ["cat", "dog"], 2, np.eye(2), members=members)
+    assert apply_labels(labelled, {"a": "cat", "b": "dog"}) == (2, 1, (), ())
+    assert set(labelled.pinned) == {"b"}
+
+
+def test_a_new_category_begins_between_those_its_images_were_in(labelled: CategoryRegistry) -> None:
+    apply_labels(labelled, {"a": "bee", "c": "bee"})
+    vector = labelled.prototypes[labelled.category(4).prototype_row]
+    assert labelled.category(4).name == "bee"
+    assert vector / np.linalg.norm(vector) == pytest.approx(np.array([1, 1, 0, 0]) / np.sqrt(2))

@@ -1,11 +1,14 @@
-"""Categories that may be one."""
+"""Categories that may be one, screens of one proposal, and groups that may be two, from what a person has approved."""
 
 import numpy as np
 import pytest
+import torch
 
-from promptccd.discovery.project import CategoryRegistry, edits
+from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.project.categories import default_name
-from promptccd.discovery.project.proposals import MOST_ALIKE, alike_pairs
+from promptccd.discovery.project.features import Features
+from promptccd.discovery.project.proposals import MOST_ALIKE, SCREEN, SEEDS, alike_pairs, halves, screen
+from tests.discovery.project.streams import unit
 
 
 def _registry(angles: list[float], labelled: int = 0) -> CategoryRegistry:
@@ -55,3 +58,93 @@ def test_what_people_named_merged_or_made_is_not_questioned() -> None:
     assert alike_pairs(named) == alike_pairs(merged) == alike_pairs(made) == []
     close = [each * 8 + near for each in range(40) for near in (0, 1)][: 2 * (MOST_ALIKE + 4)]
     assert len(alike_pairs(_registry([*close, *np.linspace(170, 350, 30).tolist()]))) == MOST_ALIKE
+
+
+STRAY = 5  # images of kind 1 in group 0
+
+
+def groups_of(
+    clusters: np.ndarray, kinds: np.ndarray, seed: int = 0, spread: float = 0.1
+) -> tuple[CategoryRegistry, Features]:
+    """Groups of images that look like these kinds; those in a group of another kind are less sure."""
+    keys = [f"{number:03}" for number in range(len(kinds))]
+    looks = unit(np.eye(8)[kinds] + spread * np.random.default_rng(seed).normal(size=(len(kinds), 8)))
+    registry, sure = CategoryRegistry(), np.where(clusters == kinds, 0.99, 0.9)
+    registry.observe(
+        0, StageGroups(keys, clusters, np.eye(8, dtype=np.float32)[: clusters[-1] + 1], confidences=sure)
+    )
+    return registry, Features(keys, torch.from_numpy(looks).float())
+
+
+def sorted_wrong() -> tuple[CategoryRegistry, Features]:
+    """Two groups of 30; the first images of group 0 look like group 1."""
+    clusters = np.arange(60) // 30
+    return groups_of(clusters, np.where(np.arange(60) < STRAY, 1, clusters))
+
+
+def test_what_is_likely_right_comes_first_and_what_is_contradicted_is_not_proposed_at_once() -> None:
+    registry, features = sorted_wrong()
+    edits.confirm(registry, [f"{number:03}" for number in (20, 21, 22, 23, 40, 41, 42, 43)])
+    strays = {f"{number:03}" for number in range(STRAY)}
+    skipped = set[str]()
+    while (found := screen(registry, features, features.keys, skipped))["likely"]:
+        assert {registry.members[key] for key in found["images"]} == {found["group"]}
+        assert len(found["images"]) <= SCREEN
+        assert not strays & set(found["images"])
+        assert not set(found["images"]) & registry.reviews.keys()
+        skipped |= set(found["images"])
+    assert len(skipped) == 60 - 8 - STRAY
+    assert found["group"] == 1
+    assert strays == set(found["images"])
+    assert found["reviewed"] == 4
+    assert {each[0] for each in found["offered"]} == {1}
+    likest = dict(zip(found["images"], found["like"], strict=True))
+    assert min(likest.values()) > 0.8
+
+
+def test_a_photograph_that_stands_for_its_group_does_not_speak_for_itself() -> None:
+    """Two of kind 1 are alone in group 0."""
+    registry, features = sorted_wrong()
+    rest = ["030", "031", "032", "033"]
+    found = screen(registry, features, ["000", "001", *rest], rest)
+    assert (found["group"], set(found["images"]), found["likely"]) == (1, {"000", "001"}, False)
+
+
+def test_what_was_skipped_or_approved_is_not_asked_about_and_it_ends() -> None:
+    """The surest stand for a group until as many are approved."""
+    registry, features = sorted_wrong()
+    first = screen(registry, features, features.keys)
+    assert first["likely"]
+    assert (first["reviewed"], SEEDS) == (0, 4)
+    skipped, screens = set[str](), 0
+    while found := screen(registry, features, features.keys, skipped):
+        assert not skipped & set(found["images"])
+        skipped |= set(found["images"])
+        screens += 1
+    assert (len(skipped), screens) == (60, 5)
+    edits.confirm(registry, list(features.keys))
+    assert screen(registry, features, features.keys) is None
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_group_of_two_kinds_is_one_to_split(share: float) -> None:
+    """Three groups of 40, of which the first is half of another kind, or of one kind alone."""
+    clusters = np.repeat([0, 1, 2], 40)
+    kinds = np.where(np.arange(120) < share * 40, 3, clusters)
+    registry, features = groups_of(clusters, kinds, seed=1, spread=0.15)
+    assert halves(registry, features, 1) is None
+    found = halves(registry, features, 0) or ()
+    parts = {frozenset(part) for part in found}
+    assert parts == ({frozenset(features.keys[:20]), frozenset(features.keys[20:40])} if share else set())
+
+
+def test_what_split_puts_elsewhere_is_asked_about_still() -> None:
+    """A cut pins, and says nothing of single photographs."""
+    registry, features = sorted_wrong()
+    registry.features = lambda needed=False: features
+    edits.split(registry, 0, [f"{number:03}" for number in range(15, 30)])
+    skipped = set[str]()
+    while found := screen(registry, features, features.keys, skipped):
+        assert found["reviewed"] == 0
+        skipped |= set(found["images"])
+    assert len(skipped) == 60

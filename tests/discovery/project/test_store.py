@@ -1,13 +1,8 @@
 """The file of a project or of a model: whole after any death, the same for every process; a stranger's runs nothing."""
 
 import gc
-import os
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from contextlib import closing
 from hashlib import sha256
@@ -120,32 +115,6 @@ def test_a_refused_edit_within_a_transaction_leaves_the_rest_of_it(path: Path) -
         raise ZeroDivisionError
     assert registry.categories[3].name == "owl"
     assert registry.state_hash() == before == CategoryRegistry.open(path).state_hash()
-
-
-@pytest.mark.slow
-def test_killed_at_any_time_every_edit_is_there_whole_or_not_at_all(path: Path) -> None:
-    """The names count up, so that what is there tells which edits were made."""
-    code = (
-        "import sys; from pathlib import Path; from promptccd.discovery.project import CategoryRegistry, edits\n"
-        "registry = CategoryRegistry.open(Path(sys.argv[1])); keys = sorted(registry.images)\n"
-        "print('open', flush=True)\n"
-        "for number in range(10**6):\n"
-        "    edits.rename(registry, 3, f'name {number}'); edits.move(registry, keys[:20], number % 3)\n"
-        "    registry.undo()\n"
-    )
-    generator = np.random.default_rng(1)
-    for _ in range(6):
-        process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
-        assert process.stdout is not None and process.stdout.readline()
-        time.sleep(float(generator.uniform(0, 0.3)))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        registry = CategoryRegistry.open(path)
-        assert registry.all("pragma integrity_check") == [("ok",)]
-        registry.require_whole()
-        assert not registry.all("pragma foreign_key_check")
-        *_, newest = (entry.what["name"] for entry in registry.log if entry.kind == "rename")
-        assert registry.category(3).name == newest
 
 
 def test_a_file_is_replaced_whole(path: Path, tmp_path: Path) -> None:

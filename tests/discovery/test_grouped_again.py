@@ -1,8 +1,13 @@
-"""What a person sets aside leaves the result and every later grouping, and what is like it goes there by itself."""
+"""What a person sets aside leaves the result and every later grouping, and what is like it goes there by itself.
+
+Photographs that are grouped already are grouped again into fewer or more groups: what a person said stays.
+"""
 
 import hashlib
+import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,18 +15,25 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from promptccd.cli.main import main
 from promptccd.clustering import CountEstimate
-from promptccd.discovery import DiscoveryResult, DiscoverySession, Project, SeenFiles, discover
+from promptccd.discovery import DiscoverySession, Project, SeenFiles, discover, stage_grouping
 from promptccd.discovery.options import PAGE
-from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
-from promptccd.discovery.stage_grouping import StageGrouping
-from promptccd.errors import DataError
+from promptccd.discovery.project import CategoryRegistry, GoneError, StageGroups, edits
+from promptccd.discovery.project.record import PROJECT, RECORD
+from promptccd.errors import DataError, RegistryError
 from tests.discovery.conftest import run, write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.stored import by_file
 
 KINDS, EACH, JUNK, WIDTH = 4, 30, 150, 24
 SPACE = "ab" * 32
+
+
+@pytest.fixture
+def again(tiny_backbone, found, album):
+    """Discovers in the same photographs again, or in others."""
+    return lambda images=album: discover(DiscoverySession.open(tiny_backbone), images, found)
 
 
 def key_of(number: int) -> str:
@@ -62,7 +74,7 @@ def kinds_apart(registry: CategoryRegistry) -> bool:
 
 def group_again(session: DiscoverySession) -> CountEstimate:
     fixed = [each.id for each in session.registry.active if each.named]
-    grouping = StageGrouping(session.registry, SPACE, session.seen, fixed)
+    grouping = stage_grouping.StageGrouping(session.registry, SPACE, session.seen, fixed)
     images = grouping.newest()
     assert images is not None
     return grouping.group(images, aside_draws=False)[1]
@@ -108,12 +120,12 @@ def group_of(found: Path, kind: int) -> int:
 
 
 @pytest.mark.moderate
-def test_the_same_photographs_again_stay_set_aside(tiny_backbone: Path, found: Path, album: Path) -> None:
+def test_the_same_photographs_again_stay_set_aside(again, found: Path, album: Path) -> None:
     junk = group_of(found, 0)
     members = registry_in(found).members_of(junk)
     (album / "copy.png").write_bytes((album / "0-000.png").read_bytes())
     Project(found).set_aside(junk)
-    result = discover(DiscoverySession.open(tiny_backbone), album, found)
+    result = again()
     rows = {row.file: row for row in result.rows}
     aside = [row for row in result.rows if row.status == "aside"]
     assert {row.picture for row in aside} == set(members)
@@ -131,11 +143,7 @@ def test_the_same_photographs_again_stay_set_aside(tiny_backbone: Path, found: P
 
 @pytest.mark.moderate
 def test_what_is_like_it_in_the_next_stream_comes_to_it_and_is_marked(
-    tiny_backbone: Path,
-    found: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    tiny_backbone: Path, found: Path, tmp_path: Path, capsys, caplog
 ) -> None:
     junk = group_of(found, 0)
     Project(found).set_aside(junk)
@@ -167,23 +175,8 @@ def test_a_given_number_counts_nothing_set_aside(tiny_backbone: Path, found: Pat
             session.group(count)
 
 
-@pytest.mark.slow
-def test_all_may_be_set_aside(tiny_backbone: Path, found: Path, album: Path) -> None:
-    def again(images: Path) -> DiscoveryResult:
-        project = Project(found)
-        for each in [each.id for each in project.active]:
-            project.set_aside(each)
-        return discover(DiscoverySession.open(tiny_backbone), images, found)
-
-    assert {row.status for row in again(album).rows} == {"aside"}
-    assert again(write_pictures(album.parent / "more", [4], 6, seed=31)).report.used == 6
-    last = again(write_pictures(album.parent / "one", [0], 1, seed=77))
-    assert [row.status for row in last.rows] == ["aside"]
-    assert last.estimate == CountEstimate.known(1)
-
-
 @pytest.mark.moderate
-def test_single_photographs_set_aside_draw_no_other(tiny_backbone: Path, found: Path, album: Path) -> None:
+def test_single_photographs_set_aside_draw_no_other(again, found: Path) -> None:
     project, rows = Project(found), by_file(found)
     home = group_of(found, 1)
     before = project.prototypes[project.category(home).prototype_row].copy()
@@ -197,8 +190,109 @@ def test_single_photographs_set_aside_draw_no_other(tiny_backbone: Path, found: 
     np.testing.assert_allclose(project.prototypes[place.prototype_row], mean, atol=1e-6)
     project.move([rows[names[0]]["picture"]], home)
     assert project.category(place.id).prototype_row == place.prototype_row
-    result = discover(DiscoverySession.open(tiny_backbone), album, found)
+    result = again()
     assert sum(row.status == "aside" for row in result.rows) == 2
     assert len(registry_in(found).log) == 4
     project.restore(place.id)
     assert project.active[-1].id == place.id
+
+
+# Fewer or more groups
+
+
+def groups(found: Path) -> dict[str, list[str]]:
+    registry = registry_in(found)
+    return {each.name: sorted(registry.members_of(each.id)) for each in registry.active}
+
+
+@pytest.mark.moderate
+def test_as_many_groups_as_asked_for_and_undo_takes_it_back(found: Path) -> None:
+    project, before = Project(found), registry_in(found).state_hash()
+    for count in (2, 5, 1):
+        change = project.regroup(count)
+        assert len(groups(found)) == count
+        assert len([each for each in change.cluster_ids if each is not None]) == count
+    assert sum(map(len, groups(found).values())) == 24
+    for _ in range(3):
+        project.undo()
+    assert project.state_hash() == before == registry_in(found).state_hash()
+
+
+def test_what_a_person_said_stays(found: Path) -> None:
+    project = Project(found)
+    named, other, junk = (each.id for each in project.active)
+    kept = sorted(project.members_of(named))
+    project.rename(named, "heron")
+    moved, out = project.members_of(other)[:2]
+    project.move([moved], None)
+    project.confirm([out])
+    project.set_aside(junk)
+    aside = sorted(project.members_of(junk))
+    project.regroup(4)
+    assert groups(found)["heron"] == kept
+    assert project.members[out] == other
+    assert project.members.get(moved) != other
+    assert sorted(project.put_aside) == aside
+    assert len(groups(found)) == 4
+
+
+def test_what_another_window_corrects_is_not_lost(found: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, find = Project(found), stage_grouping.find_again
+
+    def slowly(*given: Any) -> Any:
+        Project(found).rename(0, "heron")
+        return find(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage_grouping, "find_again", slowly)
+        with pytest.raises(GoneError, match="Group them again"):
+            project.regroup(2)
+    assert len(groups(found)) == 3
+    project.regroup(2)
+    assert len(groups(found)) == 2
+
+
+@pytest.mark.moderate
+def test_the_next_discovery_keeps_them(again, found: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["categories", str(found), "regroup", "2"]) == 0
+    assert "discovered" in capsys.readouterr().out
+    before = groups(found)
+    assert len(before) == 2
+    again()
+    assert groups(found) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["regroup"], "Expected regroup COUNT"), (["regroup", "0"], "from 1 on"), (["regroup", "99"], "24"),
+     (["dissolve", "0", "nearest"], "dissolve ID [none]")],
+)  # fmt: skip
+def test_impossible_is_said(
+    found: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = registry_in(found).state_hash()
+    assert main(["categories", str(found), *arguments]) == 2
+    assert words in capsys.readouterr().err
+    assert registry_in(found).state_hash() == before
+
+
+def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_groups(found: Path) -> None:
+    project = Project(found)
+    place = found / PROJECT / RECORD
+    before = place.read_text()
+    found_with = {"model": "stage1", "method": "PromptCCD"}
+    place.write_text(json.dumps({**json.loads(before), "found_with": found_with}))
+    with pytest.raises(RegistryError, match="discover stage1 IMAGES --num_categories 2"):
+        project.regroup(2)
+    place.write_text(before)
+    for each in [each.id for each in project.active]:
+        project.rename(each, f"kind {each}")
+    with pytest.raises(RegistryError, match="nothing to group"):
+        project.regroup(4)
+
+
+def test_a_group_that_is_none_goes_to_none_where_a_person_says_so(found: Path) -> None:
+    first = registry_in(found).active[0].id
+    members = registry_in(found).members_of(first)
+    assert main(["categories", str(found), "dissolve", str(first), "none"]) == 0
+    assert not any(key in registry_in(found).members for key in members)
