@@ -204,8 +204,8 @@ def registry_files(kept: Path) -> Written:
         "join image one on one.id = a join image two on two.id = b order by 1, 2",
         "log": "number, kind, what, stage, time, undone, final from log order by number",
     }
-    rows = {name: [list(row) for row in store.all(f"select {query}")] for name, query in tables.items()}
-    vectors = [np.frombuffer(value, "<f4") for (value,) in store.all("select value from vector order by id")]
+    rows = {name: [list(row) for row in store.run(f"select {query}")] for name, query in tables.items()}
+    vectors = [np.frombuffer(value, "<f4") for (value,) in store.run("select value from vector order by id")]
     rows["vector"] = [[f"{number:.4f}" for number in vector] for vector in vectors]
     lines = [
         f'"{name}": [\n' + ",\n".join(json.dumps(row, ensure_ascii=False) for row in each)

@@ -310,13 +310,6 @@ def parsed_json(content: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def plain_json(value: Any) -> bytes:
-    """Plain values, and those of NumPy, as JSON on one line; equal values give byte-identical text."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=lambda each: each.tolist()
-    ).encode()
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write plain values as JSON, keys sorted, into a directory that is being filled."""
     path.write_text(json.dumps(value, indent=1, sort_keys=True), encoding="utf-8", newline="\n")

@@ -52,7 +52,7 @@ def rows_of(path: Path) -> str:
         "log": "number, kind, what, stage, time, undone, final",
         **dict.fromkeys(("vector", "category", "image", "forbidden", "link", "change"), "*"),
     }
-    return repr({name: store.all(f"select {columns} from {name}") for name, columns in tables.items()})
+    return repr({name: store.run(f"select {columns} from {name}") for name, columns in tables.items()})
 
 
 def features_of(session: DiscoverySession) -> Features:

@@ -50,10 +50,11 @@ _SERVER: Arguments = {
 @command(("promptccd.discovery.page.server",), _OPEN, DECODING, _SERVER)
 def open_command(options: argparse.Namespace) -> None:
     """``promptccd open``; ends with Ctrl-C."""
-    from promptccd.discovery.project.record import has_categories
+    from promptccd.discovery.project import has_registry
+    from promptccd.disk import PROJECT
 
     folder = Path(os.path.expanduser(options.folder))
-    is_project = has_categories(folder)
+    is_project = has_registry(folder / PROJECT)
     out = folder if is_project else _place_beside(folder, options.out)
     if (url := pages.address_of(out)) is not None:
         print(f"{out} is open already: {url}", flush=True)

@@ -25,9 +25,8 @@ from promptccd.discovery.intake.reading import IntakeReport, find_source
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.photos import Photos
-from promptccd.discovery.project.proposals import alike_pairs
 from promptccd.discovery.project.record import PROJECT
-from promptccd.discovery.project.rows import StageChange
+from promptccd.discovery.project.rows import StageChange, alike_pairs
 from promptccd.discovery.report import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import CHECKSUMS, make_folder, make_inside, remove_leftovers, write_file

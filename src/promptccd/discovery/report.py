@@ -60,14 +60,15 @@ class GroupView:
 def group_views(session: DiscoverySession) -> list[GroupView]:
     """Groups of the newest stage: fixed groups by id, then new groups, largest first."""
     found, registry, views = session.assignment(), session.registry, []
+    origins = registry.origins()
     for identity in found.ids:
         category, rows = registry.category(identity), torch.tensor(found.rows_of(identity)).long()
         typical = rows[found.distances[rows].argsort(stable=True)].tolist()[:MAX_TYPICAL]
         by_margin = rows[found.margins[rows].argsort(stable=True)].tolist()
         borderline = [each for each in by_margin if each not in typical][:MAX_BORDERLINE]
         keys = ([found.keys[each] for each in part] for part in (typical, borderline))
-        mean, origin = float(found.confidences[rows].mean()), category.origin(registry.stage)
-        views.append(GroupView(identity, category.name, origin, len(rows), mean, *keys))
+        mean = float(found.confidences[rows].mean())
+        views.append(GroupView(identity, category.name, origins[identity], len(rows), mean, *keys))
     return sorted(
         views, key=lambda view: (1, -view.size, view.id) if view.origin == "new" else (0, 0, view.id)
     )

@@ -44,6 +44,22 @@ def test_what_others_correct_is_there_at_once(page: OpenPage, window: Window, pr
     assert registry_in(project).category(0).name != "heron"
 
 
+def test_an_answer_says_what_changed_unless_others_corrected_meanwhile(project: Path) -> None:
+    view = ProjectView(project)
+    view.columns()
+    first, second, group = *view.photos.keys[:2], view.active[0].id
+    answer = view.corrected(lambda: view.confirm([first]))
+    assert answer["changed"]["rows"] == [0]
+
+    def both() -> None:
+        correct(project, (edits.confirm, [second]))
+        view.rename(group, "heron")
+
+    answer = view.corrected(both)
+    assert answer["changed"] is None  # the window reads all of it
+    assert view.corrected(lambda: view.rename(group, "egret"))["changed"]["rows"] == []
+
+
 def test_who_waits_for_news_gets_them_soon(page: OpenPage, window: Window, project: Path) -> None:
     revision = window.get("state")["revision"].replace(" ", "+")
     with ThreadPoolExecutor(1) as pool:

@@ -7,7 +7,8 @@ import torch
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.project.categories import default_name
 from promptccd.discovery.project.features import Features
-from promptccd.discovery.project.proposals import MOST_ALIKE, SCREEN, SEEDS, alike_pairs, halves, screen
+from promptccd.discovery.project.proposals import SCREEN, SEEDS, halves, screen
+from promptccd.discovery.project.rows import MOST_ALIKE, alike_pairs
 from tests.discovery.project.streams import unit
 
 

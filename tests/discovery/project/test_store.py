@@ -79,9 +79,7 @@ def test_who_has_the_file_open_learns_what_others_changed(path: Path) -> None:
     ours, theirs = CategoryRegistry.open(path), CategoryRegistry.open(path)
     seen, moved = ours.revision, S1.of(3)[4:6]
     edits.move(theirs, moved, 0)
-    changes = ours.changes_after(seen)
-    assert changes is not None
-    assert (changes.images, changes.forgotten) == (set(moved), False)
+    assert ours.changes_after(seen) == set(moved)
     assert ours.members[moved[0]] == 0 and ours.categories[0].size == theirs.categories[0].size
     seen = ours.revision
     theirs.undo()
@@ -89,16 +87,17 @@ def test_who_has_the_file_open_learns_what_others_changed(path: Path) -> None:
     assert ours.changes_after(seen) is None
     seen = ours.revision
     edits.set_aside(theirs, 3)
-    changes = ours.changes_after(seen)
-    assert changes is not None and changes.turned == {3}
+    edits.rename(theirs, 0, "wren")
+    assert ours.changes_after(seen) == set(ours.members_of(3))
+    seen = ours.revision
+    edits.restore(theirs, 3)  # which changes no image
+    assert ours.changes_after(seen) == set(ours.members_of(3))
     seen = ours.revision
     edits.forget(theirs, moved[:1])
-    changes = ours.changes_after(seen)
-    assert changes is not None and changes.forgotten
-    seen = ours.revision
-    theirs.replace_prototypes({0: np.ones(WIDTH)})
     assert ours.changes_after(seen) is None
-    assert ours.changes_after(ours.revision) is not None
+    theirs.replace_prototypes({0: np.ones(WIDTH)})
+    assert ours.changes_after(seen + 1) is None
+    assert ours.changes_after(ours.revision) == set()
 
 
 def test_a_refused_edit_within_a_transaction_leaves_the_rest_of_it(path: Path) -> None:
@@ -150,6 +149,7 @@ def test_a_closed_file_is_whole_without_its_log(
 ) -> None:
     monkeypatch.setattr(systems, "is_network_drive", lambda folder: is_network)
     registry = CategoryRegistry.open(path)
+    registry.write_ahead()
     for name in ("owl", "newt", "wren"):
         edits.rename(registry, 3, name)
     assert (registry.one("pragma journal_mode") == "wal") != is_network

@@ -20,10 +20,10 @@ from typing import NamedTuple
 from promptccd import systems
 from promptccd.data.names import display_name
 from promptccd.discovery.exports.names import Names
+from promptccd.discovery.project.store import plain_json
 from promptccd.disk import (
     EXPORTED,
     parsed_json,
-    plain_json,
     read_file,
     refuse_link,
     remove_leftovers,

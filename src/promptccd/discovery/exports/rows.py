@@ -1,7 +1,7 @@
 """Tables of photographs and their groups: a row for each file of a discovery, or for each photograph of a project."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,17 +82,17 @@ def _aside_notes(registry: CategoryRegistry) -> dict[str, str]:
 
 
 def _placed(
-    registry: CategoryRegistry, category_id: int | None, state: str, notes: Sequence[str]
+    names: Mapping[int, str],
+    origins: Mapping[int, str],
+    category_id: int | None,
+    state: str,
+    notes: Sequence[str],
 ) -> dict[str, Any]:
     """The values of a row that depend on its category, which it may lack."""
-    category = None if category_id is None else registry.categories[category_id]
-    return {
-        "category": category_id,
-        "name": category.name if category else "",
-        "known": category.origin(registry.stage) if category else "",
-        "state": state if category else "",
-        "note": "; ".join(filter(None, notes)),
-    }
+    values: dict[str, Any] = {"category": category_id, "name": "", "known": "", "state": ""}
+    if category_id is not None:
+        values |= {"name": names[category_id], "known": origins[category_id], "state": state}
+    return {**values, "note": "; ".join(filter(None, notes))}
 
 
 def joinable_path(path: str) -> str:
@@ -112,8 +112,9 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
     """One row for each file of the newest stage, in the order of the source; its images are grouped."""
     stage, assigned = session.current, session.assignment()
     row_of, near = {key: row for row, key in enumerate(assigned.keys)}, session.near_duplicates
-    aside, likest = _aside_notes(session.registry), session.grouping.likest()
-    states, names = session.registry.states, session.registry.categories
+    registry, likest = session.registry, session.grouping.likest()
+    aside = _aside_notes(registry)
+    states, names, origins = registry.states, registry.names(), registry.origins()
     paths = [stage.intake.path_of(file) for file in stage.intake.files]
     rows = []
     for file, path in zip(stage.intake.files, paths, strict=True):
@@ -135,7 +136,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
         if found is not None:
             notes += [STRANGE] * bool(assigned.novel[found])
         elif file.key in likest:
-            notes.append(f"{WAITS}; most like {names[likest[file.key]].name}")
+            notes.append(f"{WAITS}; most like {names[likest[file.key]]}")
         rows.append(
             AssignmentRow(
                 file=file.name,
@@ -147,7 +148,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
                 distance=None if found is None else round(float(assigned.distances[found]), 6),
                 stage=came,
                 status=status,
-                **_placed(session.registry, category_id, state, notes),
+                **_placed(names, origins, category_id, state, notes),
             )
         )
     return rows
@@ -157,6 +158,7 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
     """One row for each photograph that ever came to a project, as it is now, in the order of the files."""
     paths = {key: photos.path(key) for key in photos.keys}
     aside, rows, states = _aside_notes(registry), [], registry.states
+    names, origins = registry.names(), registry.origins()
     for name, key, is_here in zip(photos.names, photos.keys, photos.here.tolist(), strict=True):
         stage, category_id, confidence, state = states[key]
         category_id = None if key in aside else category_id
@@ -172,7 +174,11 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
                 stage=stage,
                 status="aside" if key in aside else "used" if is_here else "away",
                 **_placed(
-                    registry, category_id, state, [aside.get(key, ""), "" if is_here else "not where it was"]
+                    names,
+                    origins,
+                    category_id,
+                    state,
+                    [aside.get(key, ""), "" if is_here else "not where it was"],
                 ),
             )
         )

@@ -122,18 +122,18 @@ def token_check(token: str, cookie: str) -> Check:
     name contains the port, because the ports of one machine share cookies.
     """
 
-    def is_token(given: str) -> bool:
-        return hmac.compare_digest(given.encode(), token.encode())
-
     def refusal(request: Request) -> Response | None:
         if request.method == "POST" and "origin" not in request.headers:
             return PlainTextResponse("A correction has to name its origin.", 403)
-        is_start = request.method == "GET" and request.scope["path"] == "/"
-        if is_start and is_token(request.query_params.get("token", "")):
+        given = [
+            each.get(name, "") for each, name in ((request.query_params, "token"), (request.cookies, cookie))
+        ]
+        in_address, in_cookie = (hmac.compare_digest(each.encode(), token.encode()) for each in given)
+        if in_address and request.method == "GET" and request.scope["path"] == "/":
             swapped = RedirectResponse("/", 303, NOT_KEPT)
             swapped.set_cookie(cookie, token, COOKIE_S, httponly=True, samesite="strict")
             return swapped
-        if is_token(request.cookies.get(cookie, "")):
+        if in_cookie:
             return None
         return PlainTextResponse("Open the address that promptccd open has printed: it ends in a token.", 401)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project.record import PROJECT, has_categories
+from promptccd.discovery.project import ProjectView, has_registry
+from promptccd.discovery.project.record import PROJECT
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.training.progress import StopRequest
 
@@ -54,7 +54,7 @@ class Visit:
     @property
     def is_grouped(self) -> bool:
         """Whether the visitor's photographs are in groups; before, the screens show the example."""
-        return has_categories(self.groups)
+        return has_registry(self.groups / PROJECT)
 
     @property
     def project(self) -> "VisitProject":

@@ -77,10 +77,6 @@ class Category:
         """Whether the images of a stage leave its prototype as it is: it is older, or set aside."""
         return self.state in (CategoryState.KNOWN, CategoryState.IGNORED) or self.born < stage
 
-    def origin(self, stage: int) -> str:
-        """``known`` if it was labelled, ``earlier`` if a stage before `stage` discovered it, ``new`` otherwise."""
-        return "known" if self.known else "earlier" if self.is_fixed(stage) else "new"
-
     @property
     def named(self) -> bool:
         """Whether a person gave it its name."""

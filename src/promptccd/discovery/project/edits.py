@@ -20,8 +20,7 @@ from numpy.typing import ArrayLike
 from promptccd.discovery.project.categories import CategoryState, check_name, free_name
 from promptccd.discovery.project.observe import weighted_mean
 from promptccd.discovery.project.registry import CategoryRegistry
-from promptccd.discovery.project.store import LogEntry
-from promptccd.disk import plain_json
+from promptccd.discovery.project.store import LogEntry, plain_json
 from promptccd.errors import RegistryError
 
 IGNORED_NAME = "set aside"  # name of the category of single images
@@ -79,12 +78,9 @@ def edit(
             _, *values = bound.arguments.items()
             what = {"kind": function.__name__} | dict(values)
             what.pop("prototype", None)  # the registry has it
-            with rows.transaction():
-                with rows.entry(function.__name__, what):
-                    what |= function(rows, *arguments, **named) or {}
-                newest = rows.newest
-            assert newest is not None
-            return newest
+            made = rows.record(function.__name__, what, lambda: function(rows, *arguments, **named))
+            assert made is not None
+            return made
 
         _list(logged, *kinds)
         return logged
@@ -112,13 +108,13 @@ def rename(rows: CategoryRegistry, category: int, name: str) -> None:
 def _rename(rows: CategoryRegistry, category: int, name: str | None) -> None:
     if name is None:
         return
-    name, renamed = check_name(name), rows.category(category)
+    name, identity = check_name(name), rows.category(category).id
     for other, called in rows.names().items():
-        if other != renamed.id and normalize("NFC", called) == normalize("NFC", name):
+        if other != identity and normalize("NFC", called) == normalize("NFC", name):
             raise RegistryError(
                 f"Category {other} is called {name!r} already: choose another name, or merge the two."
             )
-    rows.change(renamed.id, name=name)
+    rows.run("update category set name = ? where id = ?", name, identity)
 
 
 @edit(Kind.CATEGORIES, Kind.NAME)

@@ -10,7 +10,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from promptccd.discovery.project import edits
 from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
 from promptccd.discovery.project.right import Right, draw, how_right
 from promptccd.discovery.project.rows import StageChange
-from promptccd.discovery.project.store import CATEGORIES, Changes, GoneError, connect
+from promptccd.discovery.project.store import CATEGORIES, GoneError, connect
 from promptccd.disk import (
     CHECKSUMS,
     PROJECT,
@@ -71,7 +71,7 @@ class Project(CategoryRegistry):
         self.folder = Path(folder).absolute()  # "." has no name to put a new folder under
         self.lock, self._loading = threading.RLock(), threading.Lock()
         self._place = _file_of(self.folder)
-        self._is_stage, self._is_locked = self._place == self.folder, False
+        self._is_stage = self._place == self.folder
         self._record = self._place.parent / PENDING
         self._command: list[str] | None = None
         self._features: Features | None = None
@@ -91,19 +91,20 @@ class Project(CategoryRegistry):
     def refresh(self) -> str:
         """Apply the corrections of other processes; returns the name of the state, which no other state has."""
         with self.lock:
-            if self._is_stage and not self._database.in_transaction:
-                remove_leftovers(self._place.parent)
-                self.read_from(_registry_of_model(self._place))
-                self._on_change(None)
-            elif not self._is_stage and self._seen != (revision := self.revision):
-                before, self._seen = self._seen, revision
-                self._on_change(self.changes_after(before))
-            return self._version()
-
-    def _version(self) -> str:
-        if not self._is_stage:
-            return str(self.revision)
-        return f"{self.state_hash()} {(self.next_number, len(self.log), len(self.redo_stack))}"
+            if not self._database.in_transaction:
+                if self._is_stage:
+                    remove_leftovers(self._place.parent)
+                    self.read_from(_registry_of_model(self._place))
+                    self._features = None
+                elif self._seen != (revision := self.revision):
+                    changed = self.changes_after(self._seen)
+                    if changed is None:
+                        self._features = None
+                    self._on_change(changed, self._seen)
+                    self._seen = revision
+            if not self._is_stage:
+                return str(self.revision)
+            return f"{self.state_hash()} {(self.next_number, len(self.log), len(self.redo_stack))}"
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -119,30 +120,18 @@ class Project(CategoryRegistry):
                 with super().transaction():
                     yield
                 return
-            with self._locked():
+            is_locked = self._command is not None
+            with nullcontext() if is_locked else FolderLock(self._place.parent, wait_s=OTHERS_TAKE_S):
                 try:
                     self.refresh()
                     with super().transaction():
                         yield
                         if self._command:
-                            write_file(self._record, json.dumps([self._command, self._version()]))
+                            write_file(self._record, json.dumps([self._command, self.refresh()]))
                     if self._is_stage:
                         _save_model(self._place, self)
                 finally:
                     self.refresh()
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other processes from writing; within, it is locked already."""
-        if self._is_locked:
-            yield
-            return
-        with FolderLock(self._place.parent, wait_s=OTHERS_TAKE_S):
-            self._is_locked = True
-            try:
-                yield
-            finally:
-                self._is_locked = False
 
     @contextmanager
     def command(self, words: Sequence[str]) -> Iterator[bool]:
@@ -156,7 +145,7 @@ class Project(CategoryRegistry):
         Yields:
             Whether it was done already, by a process that ended before it could report it.
         """
-        with self.lock, self._locked():
+        with self.lock, FolderLock(self._place.parent, wait_s=OTHERS_TAKE_S):
             remove_leftovers(self._record.parent)
             is_done, version, self._command = False, self.refresh(), [self.folder.name, *words]
             with suppress(OSError, ValueError):
@@ -296,14 +285,8 @@ class Project(CategoryRegistry):
                 return features_of(self.folder, self._features.keys, needed=True)
             return self._features
 
-    def _show(self, images: Sequence[str]) -> None:
-        """Let the rows of features begin with these images, as a page shows them."""
-        self._shown, self._features = images, None
-
-    def _on_change(self, changes: Changes | None) -> None:
-        """Bring what follows from the categories up to date; `None` if it is not known what changed."""
-        if changes is None or changes.forgotten:
-            self._features = None
+    def _on_change(self, changed: set[str] | None, since: int) -> None:
+        """Follow the images that changed since a revision; see `changes_after`."""
 
 
 def _file_of(folder: Path) -> Path:

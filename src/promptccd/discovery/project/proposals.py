@@ -10,7 +10,6 @@ from torch import Tensor
 
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.registry import CategoryRegistry
-from promptccd.discovery.project.rows import ACTIVE
 
 SCREEN = 24
 OFFERED = 9  # groups that a digit chooses
@@ -19,8 +18,6 @@ TWO, FEWEST_OF_TWO = 0.21, 10  # see `halves`
 _MOST_SEEDS, _MOST_LOOKED_AT = 50, 20_000  # of a group; photographs, least sure first
 _LIKEST, _SHARPNESS = 3, 20.0
 LIKELY = 0.7  # of the likeness to all groups, from which on 8 of 10 are right where they are
-ALIKE = 0.6  # of the squared distance that a category usually has to the one nearest to it
-MOST_ALIKE = 6  # pairs, few enough to review
 TRUSTED = 0.6  # share of reviewed photographs that stayed in a group, below which the group is not proposed
 
 
@@ -130,30 +127,3 @@ def _like_beside_like(points: Tensor) -> list[int]:
         order.append(int(likeness[order[-1]].argmax()))
         likeness[:, order[-1]] = -torch.inf
     return order
-
-
-def alike_pairs(registry: CategoryRegistry) -> list[tuple[int, int]]:
-    """Pairs of ids of active categories that lie unusually close, closest first, at most `MOST_ALIKE`.
-
-    Two categories with labels or given names are distinct already, and a category whose images a person mostly
-    chose is final.
-    """
-    rows = registry.all(
-        "select category.id, state = 'known' or name <> 'discovered ' || category.id, 2 * ifnull(chosen, 0) > size, "
-        "value from category join vector on vector.id = vector left join (select category as owner, count(*) as chosen "
-        "from image not indexed where pinned group by category) "  # an index takes twenty times as long to read
-        f"on owner = category.id where {ACTIVE} order by category.id"
-    )
-    if len(rows) < 3:  # nothing is unusual about the only distance
-        return []
-    ids, named, made, values = zip(*rows, strict=True)
-    is_named, is_made = np.array(named, dtype=bool), np.array(made, dtype=bool)
-    points = np.stack([np.frombuffer(each, "<f4") for each in values]).astype(np.float64)
-    points /= np.linalg.norm(points, axis=1, keepdims=True).clip(min=1e-12)
-    squared = 2 - 2 * points @ points.T
-    np.fill_diagonal(squared, np.inf)
-    limit = ALIKE * np.median(squared.min(1))
-    decided = (is_named[:, None] & is_named) | is_made[:, None] | is_made
-    first, second = np.nonzero(np.triu(squared < limit) & ~decided)
-    closest = np.argsort(squared[first, second], kind="stable")[:MOST_ALIKE].tolist()
-    return [(ids[first[each]], ids[second[each]]) for each in closest]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.registry import CategoryRegistry, has_registry
 from promptccd.discovery.project.store import CATEGORIES as CATEGORIES
 from promptccd.disk import PROJECT as PROJECT
 from promptccd.disk import newer_format, parsed_json, read_file
@@ -27,18 +27,13 @@ PAGE = "page"  # address of the page while it is open
 _LARGEST_RECORD = 2**20  # bytes
 
 
-def has_categories(out: Path) -> bool:
-    """Whether a folder contains the categories of a discovery."""
-    return (out / PROJECT / CATEGORIES).is_file()
-
-
 def categories_in(out: Path) -> CategoryRegistry | None:
     """The categories that a discovery left in a folder, with later corrections; `None` if missing.
 
     Raises:
         RegistryError: they are damaged.
     """
-    return CategoryRegistry.open(out / PROJECT / CATEGORIES).copy() if has_categories(out) else None
+    return CategoryRegistry.open(out / PROJECT / CATEGORIES).copy() if has_registry(out / PROJECT) else None
 
 
 def read_record(out: Path) -> dict[str, Any]:

@@ -127,14 +127,17 @@ class CategoryRegistry(Rows):
         Raises:
             RegistryError: the grouping does not fit; nothing changed.
         """
-        is_new, before = stage > self.stage, self.snapshot()
+        is_new, before, ids = stage > self.stage, self.snapshot(), list[int | None]()
         what = {"stage": int(stage), "images": len(groups.keys), "clusters": len(groups.prototypes)}
+
+        def apply() -> None:
+            ids.extend(apply_grouping(self, int(stage), groups, before))
+            self.drop_unused_prototypes() if is_new else None
+
         with self.transaction():
             self.run("update state set stage = max(stage, ?)", int(stage))
-            with self.entry(GROUPING, what, final=is_new):
-                ids = apply_grouping(self, int(stage), groups, before)
-                self.drop_unused_prototypes() if is_new else None
-        return replace(compare(before, self.snapshot(), int(stage)), cluster_ids=ids)
+            self.record(GROUPING, what, apply, final=is_new)
+        return replace(compare(before, self.snapshot(), int(stage)), cluster_ids=tuple(ids))
 
     def replace_prototypes(self, vectors: Mapping[int, np.ndarray]) -> None:
         """Give categories new prototypes because the model was trained and its features changed.
@@ -147,9 +150,12 @@ class CategoryRegistry(Rows):
         Raises:
             RegistryError: an id is unknown or retired, or a vector does not fit; nothing changed.
         """
-        with self.entry(GROUPING, {"stage": self.stage, "prototypes": len(vectors)}, final=True):
+
+        def replace_all() -> None:
             self.set_prototypes(vectors)
             self.drop_unused_prototypes()
+
+        self.record(GROUPING, {"stage": self.stage, "prototypes": len(vectors)}, replace_all, final=True)
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
         """Changes since an earlier state, such as the last stage's checkpoint; edits count."""
@@ -163,7 +169,7 @@ class CategoryRegistry(Rows):
         """
         digest = hashlib.sha256()
         for query in _STATE:
-            for row in self.run(query):
+            for row in self.each(query):
                 digest.update(repr(row).encode())
         return digest.hexdigest()
 

@@ -11,16 +11,22 @@ from numpy.typing import ArrayLike
 
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.discovery.project.categories import Category, CategoryState, Review, default_name, free_name
-from promptccd.discovery.project.store import CATEGORY, Store, stored_key, text_key
-from promptccd.disk import plain_json
+from promptccd.discovery.project.store import CATEGORY, Store, plain_json, stored_key, text_key
 from promptccd.errors import RegistryError
 
+ALIKE = 0.6  # of the squared distance that a category usually has to the one nearest to it
+MOST_ALIKE = 6  # pairs, few enough to review
 SURE = 0.5  # least confidence of an image that the model is sure of
 # A correction of many, such as a split, pins unreviewed images.
 STATE = "case when not pinned then 'found' when reviewed is null then 'pinned' else 'reviewed' end"
 _LINKS = "select one.key, two.key from link join image one on one.id = a join image two on two.id = b"
 _BANS = "select key, forbidden.category from forbidden join image on image.id = forbidden.image"
 ACTIVE = "state in ('known', 'discovered') and not dormant"  # condition of `Rows.active`
+NAMED = "category.name <> 'discovered ' || category.id"  # whether a person gave it its name
+ORIGIN = (  # see `Rows.origins`
+    "case when state = 'known' then 'known' when state = 'aside' or born < (select stage from state) then 'earlier' "
+    "else 'new' end"
+)
 
 
 class ActivePrototypes(NamedTuple):
@@ -165,7 +171,7 @@ class Rows(Store):
             RegistryError: a row is damaged.
         """
         rows = f"select {CATEGORY} from category order by id"
-        return self._read("categories", lambda: {row[0]: _category(*row) for row in self.all(rows)})
+        return self._read("categories", lambda: {row[0]: _category(*row) for row in self.run(rows)})
 
     @property
     def num_known(self) -> int:
@@ -198,7 +204,7 @@ class Rows(Store):
         Raises:
             RegistryError: the id is unknown; for a merged category the message names its survivor.
         """
-        rows = self.all(f"select {CATEGORY} from category where id = ?", int(identity))
+        rows = self.run(f"select {CATEGORY} from category where id = ?", int(identity))
         if not rows:
             ids = [str(each) for each in self.names()]
             listed = ", ".join(ids[:20] + ["..."] * (len(ids) > 20)) or "none yet"
@@ -208,13 +214,17 @@ class Rows(Store):
             raise RegistryError(
                 f"Category {identity} was merged into category {self.resolve(identity)}: use that, or undo the merge."
             )
-        if found.retired:
+        if found.state is CategoryState.RETIRED:
             raise RegistryError(f"Category {identity} was rejected as a category: undo that, or use another.")
         return found
 
+    def origins(self) -> dict[int, str]:
+        """``known`` if it was labelled, ``earlier`` if an earlier stage discovered it, else ``new``; by id."""
+        return dict(self.run(f"select id, {ORIGIN} from category"))
+
     def names(self) -> dict[int, str]:
         """Names of the categories that are not retired, by id."""
-        return dict(self.all("select id, name from category where state <> 'retired' order by id"))
+        return dict(self.run("select id, name from category where state <> 'retired' order by id"))
 
     def resolve(self, identity: int) -> int | None:
         """The category that contains the images of this one: itself, its merge target, or `None`.
@@ -229,7 +239,7 @@ class Rows(Store):
     @property
     def prototypes(self) -> np.ndarray:
         """All rows of prototypes ``(R, D)`` float32; `Category.prototype_row` points into them."""
-        rows = [np.frombuffer(row, "<f4") for (row,) in self.all("select value from vector order by id")]
+        rows = [np.frombuffer(row, "<f4") for (row,) in self.run("select value from vector order by id")]
         return np.stack(rows) if rows else np.zeros((0, 0), np.float32)
 
     def active_prototypes(self) -> ActivePrototypes:
@@ -262,7 +272,7 @@ class Rows(Store):
         return []
 
     def _keys(self, condition: str, *values: Any) -> set[str]:
-        rows = self.all(f"select key from image where {condition}", *values)
+        rows = self.run(f"select key from image where {condition}", *values)
         return {text_key(key) for (key,) in rows}
 
     def snapshot(self) -> Snapshot:
@@ -273,7 +283,7 @@ class Rows(Store):
     def forbidden(self) -> dict[str, set[int]]:
         """The categories that a person has taken an image out of, by key."""
         found = dict[str, set[int]]()
-        for key, category in self.all(_BANS):
+        for key, category in self.run(_BANS):
             found.setdefault(text_key(key), set()).add(category)
         return found
 
@@ -284,7 +294,7 @@ class Rows(Store):
             DataError: it contradicts itself.
         """
         return GroupingConstraints(
-            cannot_link=tuple((text_key(a), text_key(b)) for a, b in self.all(_LINKS)),
+            cannot_link=tuple((text_key(a), text_key(b)) for a, b in self.run(_LINKS)),
             pinned=dict(self.pinned),
             forbidden={key: frozenset(each) for key, each in self.forbidden.items()},
         )
@@ -322,7 +332,7 @@ class Rows(Store):
             RegistryError: it is not a vector of finite numbers of the common length.
         """
         row = np.asarray(vector, dtype=np.float32)
-        place, width = self.all(
+        place, width = self.run(
             "select ifnull(max(id) + 1, 0), ifnull(length(value) / 4, ?) from vector", row.size
         )[0]
         if row.shape != (width,) or not width or not np.isfinite(row).all():
@@ -335,7 +345,7 @@ class Rows(Store):
 
     def drop_unused_prototypes(self) -> None:
         """Delete the prototypes that no category refers to, and renumber the remaining ones from 0."""
-        categories, vectors = self.categories.values(), dict(self.all("select * from vector"))
+        categories, vectors = self.categories.values(), dict(self.run("select * from vector"))
         used = sorted({row for each in categories for row in each.rows})
         position = {row: place for place, row in enumerate(used)}
         self.run("delete from vector")
@@ -346,7 +356,7 @@ class Rows(Store):
 
     def count_images(self) -> None:
         """Update the sizes of all categories."""
-        sizes = dict(self.all("select category, count(*) from image where category >= 0 group by category"))
+        sizes = dict(self.run("select category, count(*) from image where category >= 0 group by category"))
         steps = [(each.id, sizes.get(each.id, 0) - each.size) for each in self.categories.values()]
         self._resize([step for step in steps if step[1]])
 
@@ -371,7 +381,7 @@ class Rows(Store):
         self.run("delete from chosen")
         stored = [(stored_key(key),) for key in unique]
         self.run_each("insert into chosen select id from image where key = ?", stored)
-        rows = self.all("select key, category from image where id in chosen")
+        rows = self.run("select key, category from image where id in chosen")
         found = {text_key(key): category for key, category in rows}
         if unknown := [key for key in unique if key not in found]:
             raise RegistryError(
@@ -405,7 +415,7 @@ class Rows(Store):
                 without a review, the reviews of images follow them.
         """
         those = "from image where id in chosen and category is not ? group by category"
-        left = self.all(f"select category, count(*) {those}", category)
+        left = self.run(f"select category, count(*) {those}", category)
         sampled = self.sampled or ("", 0)
         if review is None:
             reviews = "was = iif(reviewed is not null and was is category, ?1, was)"
@@ -434,6 +444,33 @@ class Rows(Store):
             "delete from link where (a in chosen or b in chosen) and exists(select 1 from image one join image two "
             "using (category) where one.id = a and two.id = b and one.pinned and two.pinned)"
         )
+
+
+def alike_pairs(rows: Rows) -> list[tuple[int, int]]:
+    """Pairs of ids of active categories that lie unusually close, closest first, at most `MOST_ALIKE`.
+
+    Two categories with labels or given names are distinct already, and a category whose images a person mostly
+    chose is final.
+    """
+    found = rows.run(
+        f"select category.id, state = 'known' or {NAMED}, 2 * ifnull(chosen, 0) > size, "
+        "value from category join vector on vector.id = vector left join (select category as owner, count(*) as chosen "
+        "from image not indexed where pinned group by category) "  # an index takes twenty times as long to read
+        f"on owner = category.id where {ACTIVE} order by category.id"
+    )
+    if len(found) < 3:  # nothing is unusual about the only distance
+        return []
+    ids, named, made, values = zip(*found, strict=True)
+    is_named, is_made = np.array(named, dtype=bool), np.array(made, dtype=bool)
+    points = np.stack([np.frombuffer(each, "<f4") for each in values]).astype(np.float64)
+    points /= np.linalg.norm(points, axis=1, keepdims=True).clip(min=1e-12)
+    squared = 2 - 2 * points @ points.T
+    np.fill_diagonal(squared, np.inf)
+    limit = ALIKE * np.median(squared.min(1))
+    decided = (is_named[:, None] & is_named) | is_made[:, None] | is_made
+    first, second = np.nonzero(np.triu(squared < limit) & ~decided)
+    closest = np.argsort(squared[first, second], kind="stable")[:MOST_ALIKE].tolist()
+    return [(ids[first[each]], ids[second[each]]) for each in closest]
 
 
 def _resolved(categories: Mapping[int, Category], identity: int) -> int | None:

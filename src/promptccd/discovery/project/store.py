@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 
 from promptccd.database import close_whole, open_database, use_wal
 from promptccd.discovery.project.categories import check_name
-from promptccd.disk import newer_format, plain_json, temporary
+from promptccd.disk import newer_format, temporary
 from promptccd.errors import DiskError, RegistryError
 from promptccd.systems import flush, rename
 
@@ -90,21 +91,6 @@ ROWS = {
     "forbidden": (2, ["image", "category"]),
     "link": (2, ["a", "b"]),
 }
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Differences between two revisions of a store.
-
-    Attributes:
-        images: keys of the images that changed.
-        turned: ids of the categories that were set aside, or are no longer.
-        forgotten: whether images left the store, or returned to it.
-    """
-
-    images: frozenset[str] = frozenset()
-    turned: frozenset[int] = frozenset()
-    forgotten: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,14 +169,20 @@ class Store:
 
     def __init__(self, database: sqlite3.Connection | None = None, path: Path | None = None):
         self._database, self.path = database or open_database(":memory:", _SCHEMA, create=True), path
-        self._transactions = self._resets = 0
+        self._resets = 0
         weakref.finalize(self, close_whole, self._database)
         if database is None:
             self.run("insert into state values(0, 0, -1, 0, 0, 0, 0)")
 
+    def write_ahead(self) -> None:
+        """Make many corrections of a file quick; a command that corrects once has no use for it."""
+        assert self.path is not None
+        use_wal(self._database, self.path.parent)
+
     def read_from(self, other: "Store") -> None:
         """Replace all rows by the rows of another store."""
-        other._try(lambda: other._database.backup(self._database))
+        with other._reporting():
+            other._database.backup(self._database)
         self._resets += 1
 
     def write_to(self, path: Path) -> None:
@@ -208,8 +200,8 @@ class Store:
             if remaining and time.monotonic() > end:
                 raise sqlite3.OperationalError("another process has locked it")
 
-        with closing(self._try(lambda: sqlite3.connect(path, WAIT_S, isolation_level=None), path)) as target:
-            self._try(lambda: self._database.backup(target, progress=give_up), path)
+        with self._reporting(path), closing(sqlite3.connect(path, WAIT_S, isolation_level=None)) as target:
+            self._database.backup(target, progress=give_up)
 
     def write_snapshot(self, path: Path) -> None:
         """Write a file atomically; equal rows give byte-identical files.
@@ -234,54 +226,51 @@ class Store:
 
     # Statements
 
-    def run(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        """Execute a statement."""
-        return self._try(lambda: self._database.execute(sql, values))
+    def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Execute a statement, and return its rows."""
+        with self._reporting():
+            return self._database.execute(sql, values).fetchall()
 
-    def run_each(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
-        """Execute a statement for each of some rows of values; returns how many rows it changed."""
-        return int(self._try(lambda: self._database.executemany(sql, rows)).rowcount)
-
-    def all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
-        return self._try(lambda: self._database.execute(sql, values).fetchall())
+    def run_each(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Execute a statement for each of some rows of values."""
+        with self._reporting():
+            self._database.executemany(sql, rows)
 
     def one(self, sql: str, *values: Any) -> Any:
         """The first value of a query; `None` without a row."""
-        return next((row[0] for row in self.all(sql, *values)), None)
+        rows = self.run(sql, *values)
+        return rows[0][0] if rows else None
 
-    def _try(self, act: Callable[[], Any], path: Path | None = None) -> Any:
+    def each(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """Rows of a query that may have millions."""
+        with self._reporting():
+            cursor = self._database.execute(query)
+            while rows := cursor.fetchmany(_READ_AT_ONCE):
+                yield from rows
+
+    def image_rows(self, query: str, keys: Iterable[str] | None = None) -> Iterator[tuple[Any, ...]]:
+        """Rows of a query of images, whose last words are a condition; of all, or of some by key."""
+        if keys is None:
+            yield from self.each(f"{query} order by id")
+            return
+        stored = iter([stored_key(key) for key in keys])
+        while part := list(islice(stored, _AT_ONCE)):
+            yield from self.run(f"{query} and key in ({', '.join('?' * len(part))})", *part)
+
+    @contextmanager
+    def _reporting(self, path: Path | None = None) -> Iterator[None]:
         try:
-            return act()
+            yield
         except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
             place = str(path or self.path or "the categories")
             if getattr(error, "sqlite_errorname", "").startswith(_OF_DISK):
                 raise DiskError(f"{place!r} cannot be written ({error}); nothing changed.") from error
             raise RegistryError(f"{place!r} would contradict itself, or is damaged ({error}).") from error
 
-    def image_rows(self, query: str, keys: Iterable[str] | None = None) -> Iterator[tuple[Any, ...]]:
-        """Rows of a query of images, whose last words are a condition; of all, or of some by key."""
-        if keys is None:
-            cursor = self.run(f"{query} order by id")
-            while rows := self._try(lambda: cursor.fetchmany(_READ_AT_ONCE)):
-                yield from rows
-            return
-        stored = iter([stored_key(key) for key in keys])
-        while part := list(islice(stored, _AT_ONCE)):
-            yield from self.all(f"{query} and key in ({', '.join('?' * len(part))})", *part)
-
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """A transaction is atomic; a nested transaction belongs to the outer one."""
-        if not self._transactions:  # here, because a transaction that fails undoes its creations
-            self.run("create temp table recording(entry integer)")
-            self.run("create temp table chosen(image integer primary key)")
-            for trigger in _triggers():
-                self.run(trigger)
         is_inner = self._database.in_transaction
-        if self._transactions == 1 and self.path is not None and not is_inner:
-            use_wal(self._database, self.path.parent)  # a command that corrects once has no use for it
-        self._transactions += not is_inner
         self.run("savepoint inner" if is_inner else "begin immediate")
         try:
             yield
@@ -322,14 +311,9 @@ class Store:
         found = self.entries("where not undone order by number desc limit 1")
         return found[0] if found and not found[0].final else None
 
-    @property
-    def next_redo(self) -> LogEntry | None:
-        """The entry that `redo` would repeat, or `None`."""
-        return next(iter(self.entries("where undone order by number limit 1")), None)
-
     def entries(self, condition: str) -> tuple[LogEntry, ...]:
         """Entries of the log with a condition and an order."""
-        rows = self.all(f"select number, kind, what, stage, time, final from log {condition}")
+        rows = self.run(f"select number, kind, what, stage, time, final from log {condition}")
         return tuple(
             LogEntry(number, kind, json.loads(what), stage, time, bool(final))
             for number, kind, what, stage, time, final in rows
@@ -339,36 +323,48 @@ class Store:
         """The time of new entries, in ISO 8601; `None` where equal edits have to give equal files."""
         return None
 
-    @contextmanager
-    def entry(self, kind: str, what: Mapping[str, Any], *, final: bool = False) -> Iterator[None]:
-        """A change that the log names, whole or not at all. Without a change a grouping is no entry.
+    def record(
+        self,
+        kind: str,
+        what: Mapping[str, Any],
+        act: Callable[[], Mapping[str, Any] | None],
+        *,
+        final: bool = False,
+    ) -> LogEntry | None:
+        """Make a change that the log names, whole or not at all; a grouping that changes nothing is no entry.
 
         Args:
             kind: of the entry.
-            what: its values, which may be added until the end.
+            what: its values.
+            act: changes rows, and returns further values, if any.
             final: whether the change and all earlier changes are final.
         """
         with self.transaction():
-            number = self.next_number
+            if not self.run("select 1 from sqlite_temp_master"):  # nor after a first transaction that failed
+                for statement in _temporary_schema():
+                    self.run(statement)
+            ((number, stage),) = self.run("select next_number, stage from state")
             self.run("delete from recording")
             if not final:
                 self.run("insert into recording values(?)", number)
-            yield
+            text, time = plain_json({**what, **(act() or {})}).decode(), self.now()
             self.run("delete from recording")
-            is_kept = final or kind != GROUPING or self.all("select 1 from change where entry = ?", number)
+            is_kept = final or kind != GROUPING or self.run("select 1 from change where entry = ?", number)
             if not is_kept:
-                return
+                return None
             self.run(
                 "update state set next_number = next_number + 1, revision = revision + 1, forgotten = iif(?, "
                 "revision + 1, max(forgotten, (select coalesce(max(revision), 0) from log where undone)))",
                 final,
             )
-            self.run("delete from change where ? or entry in (select number from log where undone)", final)
+            gone = "true" if final else "entry in (select number from log where undone)"
+            self.run(f"delete from change where {gone}")
             self.run("delete from log where undone")
-            values = number, kind, plain_json(what).decode(), self.now()
-            self.run("insert into log select ?, ?, ?, stage, ?, 0, 0, revision from state", *values)
+            values = number, kind, text, stage, time, final
+            self.run("insert into log select ?, ?, ?, ?, ?, 0, ?, revision from state", *values)
             if final:
                 self.run("update log set final = 1")
+        return LogEntry(number, kind, json.loads(text), stage, time, final)
 
     def undo(self, number: int | None = None) -> LogEntry:
         """Take the newest entry back, and return it. The state is the one before it, hash for hash.
@@ -381,33 +377,33 @@ class Store:
             GoneError: something else was corrected meanwhile.
         """
         with self.transaction():
-            nothing = "nothing was edited yet."
-            if self.log:
-                nothing = (
-                    f"stage {self.one('select stage from state')} was grouped since, so earlier edits are final. "
-                    "Rename, merge, split or move what should be different now."
-                )
-            return self._replayed(self.newest, number, True, f"There is nothing to undo: {nothing}")
+            return self._replay(self.newest, number, undo=True)
 
     def redo(self, number: int | None = None) -> LogEntry:
         """Redo the entry that was undone last, with the same ids, and return it; arguments and errors as in `undo`."""
-        nothing = "There is nothing to redo: nothing was undone since the last edit."
         with self.transaction():
-            return self._replayed(self.next_redo, number, False, nothing)
+            undone = self.entries("where undone order by number limit 1")
+            return self._replay(undone[0] if undone else None, number, undo=False)
 
-    def _replayed(self, entry: LogEntry | None, number: int | None, undo: bool, nothing: str) -> LogEntry:
+    def _replay(self, entry: LogEntry | None, number: int | None, *, undo: bool) -> LogEntry:
         if number is not None and (entry is None or entry.number != number):
             raise GoneError(
                 "Another correction was made meanwhile, so nothing was changed. Load the page again, and try again."
             )
         if entry is None:
-            raise RegistryError(nothing)
+            why = "undo: nothing was edited yet." if undo else "redo: nothing was undone since the last edit."
+            if undo and self.log:
+                why = (
+                    f"undo: stage {self.one('select stage from state')} was grouped since, so earlier edits are final. "
+                    "Rename, merge, split or move what should be different now."
+                )
+            raise RegistryError(f"There is nothing to {why}")
         columns = "after, before from change where entry = ? order by id desc"
         if not undo:
             columns = "before, after from change where entry = ? order by id"
         touched, steps = set[Any](), list[tuple[str, list[Any]]]()  # touched are ids of categories
         try:
-            for table, *texts in self.all(f"select tab, {columns}", entry.number):
+            for table, *texts in self.run(f"select tab, {columns}", entry.number):
                 here, target = (None if each is None else json.loads(each) for each in texts)
                 if table in ("category", "image"):
                     touched.update(each[0 if table == "category" else 3] for each in (here, target) if each)
@@ -434,7 +430,7 @@ class Store:
         Raises:
             RegistryError: the message names the first such category.
         """
-        for (name,) in self.all("select name from category"):
+        for (name,) in self.run("select name from category"):
             if not name.isprintable():
                 check_name(name)
         those = "true" if ids is None else f"id in ({', '.join(map(str, ids))})"
@@ -457,23 +453,32 @@ class Store:
         """Counts transactions that changed something."""
         return int(self.one("select revision from state"))
 
-    def changes_after(self, revision: int) -> Changes | None:
-        """Changes since a revision; `None` if the log lacks them, so that all has to be read again."""
-        now = self.revision
-        if revision == now:
-            return Changes()
-        if not self.one("select forgotten from state") <= revision <= now:
+    def changes_after(self, revision: int) -> set[str] | None:
+        """Keys of images that look different since a revision; `None` if all has to be read again.
+
+        That is so where the log lacks the changes, and where images left the store or returned to it.
+        """
+        if not self.one("select forgotten from state") <= revision <= self.revision:
             return None
-        images, turned, forgotten = set[str](), set[int](), False
+        changed = set[str]()
         entries = "entry in (select number from log where revision > ?) and tab in ('image', 'category')"
-        for table, *texts in self.all(f"select tab, before, after from change where {entries}", revision):
+        for table, *texts in self.run(f"select tab, before, after from change where {entries}", revision):
             sides = [json.loads(each) for each in texts if each is not None]
             if table == "image":
-                images.update(each[1] for each in sides)
-                forgotten |= len(sides) == 1
-            elif len({each[2] == "aside" for each in sides}) == 2:  # its state
-                turned.add(sides[0][0])
-        return Changes(frozenset(images), frozenset(turned), forgotten)
+                if len(sides) == 1:
+                    return None
+                changed.add(sides[0][1])
+            elif len({state == "aside" for _, _, state, *_ in sides}) == 2:
+                members = self.run("select key from image where category = ?", sides[0][0])
+                changed.update(text_key(key) for (key,) in members)
+        return changed
+
+
+def plain_json(value: Any) -> bytes:
+    """Plain values, and those of NumPy, as JSON on one line; equal values give byte-identical text."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=lambda each: each.tolist()
+    ).encode()
 
 
 def stored_key(key: str) -> str | bytes:
@@ -502,7 +507,13 @@ def _replayed(table: str, here: Any, target: Any) -> tuple[str, list[Any]]:
     )
 
 
-def _triggers() -> Iterator[str]:
+@cache
+def _temporary_schema() -> list[str]:
+    """Statements that create tables of the work in progress, and triggers that record changes of rows."""
+    statements = [
+        "create temp table recording(entry integer)",
+        "create temp table chosen(image integer primary key)",
+    ]
     for table, (_, columns) in ROWS.items():
         old, new = (
             f"json_array({', '.join(f'{side}.{each}' for each in columns)})".replace(
@@ -511,13 +522,14 @@ def _triggers() -> Iterator[str]:
             for side in ("old", "new")
         )
         differs = " or ".join(f"old.{each} is not new.{each}" for each in columns)
-        for verb, condition, before, after in (
-            ("insert", "", "null", new),
-            ("update", f"when {differs}", old, new),
-            ("delete", "", old, "null"),
-        ):
-            yield (
-                f"create temp trigger note_{table}_{verb} after {verb} on main.{table} {condition} begin "
-                f"insert into change(entry, tab, before, after) select entry, '{table}', {before}, {after} "
-                "from recording; end"
+        statements += [
+            f"create temp trigger note_{table}_{verb} after {verb} on main.{table} {condition} begin "
+            f"insert into change(entry, tab, before, after) select entry, '{table}', {before}, {after} "
+            "from recording; end"
+            for verb, condition, before, after in (
+                ("insert", "", "null", new),
+                ("update", f"when {differs}", old, new),
+                ("delete", "", old, "null"),
             )
+        ]
+    return statements

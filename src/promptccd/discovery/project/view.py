@@ -18,12 +18,12 @@ from promptccd.discovery.project.features import lay_out
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import Project
-from promptccd.discovery.project.proposals import alike_pairs, halves, screen
-from promptccd.discovery.project.record import PROJECT, has_categories, load_before, read_record
-from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.proposals import halves, screen
+from promptccd.discovery.project.record import PROJECT, load_before, read_record
+from promptccd.discovery.project.registry import CategoryRegistry, has_registry
 from promptccd.discovery.project.right import draw, how_right
-from promptccd.discovery.project.rows import SURE
-from promptccd.discovery.project.store import Changes, GoneError, LogEntry, text_key
+from promptccd.discovery.project.rows import ACTIVE, NAMED, ORIGIN, SURE, alike_pairs
+from promptccd.discovery.project.store import GoneError, text_key
 from promptccd.disk import make_inside, read_file, write_file
 from promptccd.errors import DiskError, RegistryError
 from promptccd.reports.charts import FEWEST_ON_MAP
@@ -46,6 +46,13 @@ _IMAGES = (
     f"ifnull(category, {NO_CATEGORY})), ifnull(confidence, 1.0), {PINNED} * pinned + {NEWEST} * (stage = "
     f"(select stage from state)) + {REVIEWED} * (pinned and reviewed is not null) from image where true"
 )
+_GROUPS = f"select id, vector, name, {NAMED}, {ORIGIN} from category where {ACTIVE} order by id"
+# What `undo` and `redo` would take: a person's correction, or a grouping, which says how many images, and not which.
+_STEP = ("number", "kind", "count", "name")
+_STEPS = """select iif(undone, 'redo', 'undo'), number, kind, case json_type(what, '$.images')
+  when 'array' then json_array_length(what, '$.images') when 'integer' then what ->> '$.images' else 0 end,
+  iif(json_type(what, '$.name') = 'text', what ->> '$.name', null) from log where number in (
+    (select max(number) from log where not undone), (select min(number) from log where undone)) and not final"""
 _IMAGE = np.dtype([("row", "i4"), ("group", "i4"), ("sure", "f8"), ("flags", "u1")])
 
 
@@ -121,41 +128,40 @@ class ProjectView(Project):
 
     def __init__(self, out: Path):
         self.closing = False
-        if not has_categories(out):
+        if not has_registry(out / PROJECT):
             raise RegistryError(
                 f"{str(out)!r} contains no project: give a folder of photographs, or the --out of discover."
             )
         super().__init__(out)
+        self.write_ahead()
         self.out, self._kept = out, make_inside(out, PROJECT)
         self.title = self.folder.name
         self._laying = threading.Lock()
         self._columns: Columns | None = None
-        self._near: tuple[Sequence[tuple[Any, ...]], dict[int, list[int]], list[tuple[int, int]]] = [], {}, []
+        self._changed: tuple[str, list[int] | None] = "", None  # rows that are not as in a state, if known
+        self._near: tuple[object, dict[int, list[int]]] = None, {}
+        self._alike: tuple[object, list[tuple[int, int]]] = None, []
         self.photos = self._photos()
 
     def _photos(self) -> Photos:
         self._images = frozenset(self.images)
         photos = Photos(self.out, self.images)
-        self._show(photos.keys)
+        self._shown, self._features = photos.keys, None
         return photos
 
-    def _on_change(self, changes: Changes | None) -> None:
+    def _on_change(self, changed: set[str] | None, since: int) -> None:
         """Update the view, entirely if the changes are unknown."""
-        super()._on_change(changes)
-        if changes is None or changes.forgotten:
-            self._columns, self._near = None, ([], {}, [])
+        self._changed = str(since), None
+        if changed is None:
+            self._columns, self._near, self._alike = None, (None, {}), (None, [])
             if self._images != self.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
-        elif self._columns is not None and (keys := self._changed(changes)):
-            self._columns.update(self, keys, self.photos.rows)
-
-    def _changed(self, changes: Changes) -> set[str]:
-        """Photographs that look different in a window."""
-        images = set(changes.images)
-        for identity in changes.turned:
-            images.update(self.members_of(identity))
-        return images & self.photos.rows.keys()
+        elif self._columns is not None:
+            keys = changed & self.photos.rows.keys()
+            self._changed = str(since), sorted(self.photos.rows[key] for key in keys)
+            if keys:
+                self._columns.update(self, keys, self.photos.rows)
 
     def columns(self) -> Columns:
         """The group of every photograph, and how sure it is."""
@@ -333,48 +339,48 @@ class ProjectView(Project):
             "doubted": sorted(row_of[key] for key in change.unsure if key in row_of),
         }
 
-    def _resembling(
-        self, looks: Sequence[tuple[Any, ...]]
+    def _near_and_alike(
+        self, groups: Sequence[tuple[Any, ...]]
     ) -> tuple[dict[int, list[int]], list[tuple[int, int]]]:
         """For every category the similar categories, most alike first, and pairs that may be one.
 
-        Both are kept until a prototype or a name changes: the pairs take a second among a million images.
+        They are kept until a prototype changes, the pairs also until a name does: among a million images they take
+        a second.
         """
+        looks = [(identity, vector) for identity, vector, *_ in groups]
         if looks != self._near[0]:
             found = self.active_prototypes()
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
             likeness = (matrix @ matrix.T).fill_diagonal_(-torch.inf)
             order = likeness.argsort(dim=1, descending=True, stable=True)[:, : min(NEAR, len(looks) - 1)]
             near = [[found.ids[each] for each in row] for row in order.tolist()]
-            self._near = looks, dict(zip(found.ids, near, strict=True)), alike_pairs(self)
-        return self._near[1:]
+            self._near = looks, dict(zip(found.ids, near, strict=True))
+        if groups != self._alike[0]:
+            self._alike = groups, alike_pairs(self)
+        return self._near[1], self._alike[1]
 
     def corrected(self, act: Callable[[], object]) -> dict[str, Any]:
         """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``."""
-        with self.lock:
-            base, revision = self.refresh(), self.revision
+        base = self.refresh()
         act()
         with self.lock:
-            changes = self.changes_after(revision)
-            answer = {**self.summary(), "base": base, "changed": None}
-            if changes is not None and not changes.forgotten:
-                rows = sorted(self.photos.rows[key] for key in self._changed(changes))
-                values = {
-                    name: getattr(self.columns(), name)[rows].tolist() for name in ("group", "sure", "flags")
-                }
+            answer: dict[str, Any] = {**self.summary(), "base": base, "changed": None}
+            columns, (since, rows) = self.columns(), self._changed
+            if since == base and rows is not None:
+                values = {name: getattr(columns, name)[rows].tolist() for name in ("group", "sure", "flags")}
                 answer["changed"] = {"rows": rows, **values}
             return answer
 
     def summary(self) -> dict[str, Any]:
         """The groups and what can be undone: all that a window shows except single photographs."""
         with self.lock:
-            revision, columns, active, stage = self.refresh(), self.columns(), self.active, self.stage
-            near, alike = self._resembling([(each.id, each.prototype_row, each.name) for each in active])
+            revision, columns, found = self.refresh(), self.columns(), self.run(_GROUPS)
+            near, alike = self._near_and_alike(found)
             groups = [
-                {"id": each.id, "name": each.name, "named": each.named, "origin": each.origin(stage)}
-                | columns.shown(each.id)
-                | {"near": near[each.id]}
-                for each in active
+                {"id": identity, "name": name, "named": bool(named), "origin": origin}
+                | columns.shown(identity)
+                | {"near": near[identity]}
+                for identity, _, name, named, origin in found
             ]
             return {
                 "revision": revision,
@@ -382,19 +388,10 @@ class ProjectView(Project):
                 "title": self.title,
                 "can_write": self.can_write,
                 "photos": int(self.photos.here.sum()),
-                "stage": stage,
+                "stage": self.stage,
                 "groups": groups,
                 "alike": alike,
-                "undo": _described(self.newest),
-                "redo": _described(self.next_redo),
+                "undo": None,
+                "redo": None,
+                **{step: dict(zip(_STEP, values, strict=True)) for step, *values in self.run(_STEPS)},
             }
-
-
-def _described(entry: LogEntry | None) -> dict[str, Any] | None:
-    """A correction in values that a window puts into words."""
-    if entry is None:
-        return None
-    images, name = entry.what.get("images") or (), entry.what.get("name")
-    count = images if isinstance(images, int) else len(images)  # a grouping says how many, and not which
-    name = name if isinstance(name, str) else None
-    return {"number": entry.number, "kind": entry.kind, "count": count, "name": name}
