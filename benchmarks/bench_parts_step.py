@@ -20,7 +20,7 @@ from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.methods.base import info_nce_loss
 from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, Teacher, log_shares, modulate
 from promptccd.models.backbone import blocks_of, embed, patch_count
-from promptccd.training.fast import FastCalls
+from promptccd.training.fast import FastBlocks
 
 
 def build(depth: int = 12) -> PromptCCDPlusPlusModel:
@@ -35,7 +35,7 @@ def build(depth: int = 12) -> PromptCCDPlusPlusModel:
     with torch.no_grad():
         for parameter in blocks_of(model.backbone)[-1].parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    model.backbone.calls = FastCalls(model.backbone)
+    model.backbone.fast_blocks = FastBlocks(model.backbone)
     return model.train()
 
 

@@ -15,7 +15,7 @@ from benchmarks.measuring import median_seconds, options_of
 from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.methods.base import info_nce_loss
 from promptccd.models.backbone import insert_prompts
-from promptccd.training.fast import FastCalls
+from promptccd.training.fast import FastBlocks
 
 
 def build(num_components: int = 100) -> PromptCCDModel:
@@ -26,7 +26,7 @@ def build(num_components: int = 100) -> PromptCCDModel:
     model = PromptCCDModel(config)
     means = F.normalize(torch.randn(num_components, 768), dim=1)
     model.load_mixture(means, torch.full_like(means, 1e-3), torch.zeros(num_components))
-    model.backbone.calls = FastCalls(model.backbone)
+    model.backbone.fast_blocks = FastBlocks(model.backbone)
     return model.train()
 
 

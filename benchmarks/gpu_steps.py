@@ -24,7 +24,7 @@ from transformers import Dinov2Config
 from promptccd.methods import Rows, StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.devices import accelerator_for
-from promptccd.training.fast import FastCalls
+from promptccd.training.fast import FastBlocks
 from promptccd.training.options import TrainingArguments
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -106,7 +106,7 @@ def step_of(name: str, way: str, sizes: Sizes, on_cpu: bool) -> tuple[Callable[[
     )
     wrapped, optimizer = accelerator.prepare(model, optimizer)
     model.train()
-    model.backbone.calls = FastCalls(model.backbone, frozen)
+    model.backbone.fast_blocks = FastBlocks(model.backbone, frozen)
     pixels = torch.randn(sizes.images, 2, 3, sizes.side, sizes.side, device=accelerator.device)
     positions = torch.arange(sizes.images)
     total = torch.zeros((), device=accelerator.device)

@@ -108,7 +108,7 @@ def test_a_step_is_that_of_training_and_counts_its_arithmetic() -> None:
 @pytest.mark.slow
 def test_a_step_is_measured_with_frozen_blocks_in_bfloat16() -> None:
     _, model = gpu_steps.step_of("promptccd-gcd", "frozen", gpu_steps.SMALL, on_cpu=True)
-    assert {each.dtype for each in model.backbone.calls.copies.values()} == {torch.bfloat16}
+    assert {each.dtype for each in model.backbone.fast_blocks.copies.values()} == {torch.bfloat16}
     assert gpu_steps.measure_step("promptccd-gcd", "frozen", gpu_steps.SMALL, on_cpu=True)["images_per_s"] > 0
 
 

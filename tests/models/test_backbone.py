@@ -14,7 +14,6 @@ from promptccd import GCDModel
 from promptccd.cli.main import main
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import (
-    BlockCalls,
     blocks_of,
     class_row,
     class_token,
@@ -24,7 +23,7 @@ from promptccd.models.backbone import (
     run_prefix,
 )
 from promptccd.runs import explain_image, load_model, load_view, predict_folder, train_run
-from promptccd.training.fast import FastCalls
+from promptccd.training.fast import FastBlocks
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, quick_recipe
 from tests.models.finished import BACKBONES, METHODS, model_of, write_backbone
@@ -137,15 +136,15 @@ def test_the_plain_backbone_is_that_of_transformers(
         ("dinov3-gated", {"key_bias": True}),
     ],
 )
-@pytest.mark.parametrize("calls", [lambda _: BlockCalls(), FastCalls], ids=["whole", "fast"])
+@pytest.mark.parametrize("fast_blocks", [lambda _: None, FastBlocks], ids=["whole", "fast"])
 def test_attention_and_gradients_are_those_of_transformers(
-    kind: str, options: dict[str, Any], calls: Any, pixels: torch.Tensor
+    kind: str, options: dict[str, Any], fast_blocks: Any, pixels: torch.Tensor
 ) -> None:
     vision = {**BACKBONES[kind][1]().to_dict(), **options}
     torch.manual_seed(0)
     model = GCDModel(GCDModel.config_class(vision_config=vision, **TINY_HEAD)).eval()
     backbone, target = model.backbone, torch.randn(3, 32)
-    backbone.calls = calls(backbone)
+    backbone.fast_blocks = fast_blocks(backbone)
     learning, own = list(blocks_of(backbone)[-1].parameters()), {}
     if kind == "dino":
         own = {"interpolate_pos_encoding": True}
@@ -184,7 +183,7 @@ def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) 
 def test_a_forward_without_the_rotation_is_refused(bare: dict[str, Path], pixels: torch.Tensor) -> None:
     """Otherwise, copies of blocks would run without it."""
     backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
-    backbone.calls = FastCalls(backbone, "bf16")
+    backbone.fast_blocks = FastBlocks(backbone, "bf16")
     with pytest.raises(ValueError, match="pass the rotation="):
         class_token(backbone, embed(backbone, pixels)[0])
 
@@ -197,8 +196,8 @@ def test_a_prefix_is_read_in_the_precision_of_the_block(
     backbone = GCDModel.from_pretrained(bare[kind], dtype="bfloat16", **TINY_HEAD).backbone
     tokens, rotation = embed(backbone, pixels)
     fine = torch.randn(2, 3, 4, 32, generator=torch.Generator().manual_seed(2))
-    for calls in (BlockCalls(), FastCalls(backbone)):
-        backbone.calls = calls
+    for fast_blocks in (None, FastBlocks(backbone)):
+        backbone.fast_blocks = fast_blocks
         one, other = (
             class_row(backbone, tokens, rotation=rotation, prefix=(each[0], each[1]))
             for each in (fine, fine.bfloat16())

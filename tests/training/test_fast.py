@@ -12,10 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from promptccd import GCDModel, PromptCCDModel
 from promptccd.errors import InterruptedRunError
 from promptccd.methods.promptccd import MixtureObjective
-from promptccd.models.backbone import BlockCalls, blocks_of, embed, run_block, run_prefix
+from promptccd.models.backbone import blocks_of, embed, run_block, run_prefix
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
-from promptccd.training import stage_trainer
 from promptccd.training.callbacks import CategoryDiscoveryCallback
 from promptccd.training.fast import FrozenBlock, fast
 from promptccd.training.recipe import Recipe
@@ -75,7 +74,7 @@ def test_the_last_block_costs_one_row_and_only_inside(tmp_path: Path) -> None:
     with fast(model), FlopCounterMode(display=False) as row:
         model(pixels)
     assert row.get_total_flops() < whole.get_total_flops() - block.get_total_flops() / 2
-    assert type(model.backbone.calls) is BlockCalls
+    assert model.backbone.fast_blocks is None
 
 
 @pytest.mark.parametrize("place", ["", "attention", "attention.k_proj", "mlp"])
@@ -186,17 +185,17 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
     """Steps use copies, and what ends a stage does not; a kill changes no byte, and the manifest knows."""
     inside: list[bool] = []
     at_the_end: list[bool] = []
-    loss, end = stage_trainer.StageTrainer.losses, MixtureObjective.end_stage
+    loss, end = MixtureObjective.losses, MixtureObjective.end_stage
 
     def noted(*args: Any) -> dict[str, Tensor]:
-        inside.append(bool(args[0].model.backbone.calls.copies))
+        inside.append(bool(args[0].model.backbone.fast_blocks.copies))
         return loss(*args)
 
     def noted_end(objective: MixtureObjective) -> None:
-        at_the_end.append(type(objective.model.backbone.calls) is BlockCalls)
+        at_the_end.append(objective.model.backbone.fast_blocks is None)
         end(objective)
 
-    monkeypatch.setattr(stage_trainer.StageTrainer, "losses", noted)
+    monkeypatch.setattr(MixtureObjective, "losses", noted)
     monkeypatch.setattr(MixtureObjective, "end_stage", noted_end)
     for name, callbacks in (("whole", []), ("killed", [Stopped()]), ("killed", [])):
         AcceleratorState._reset_state(reset_partial_state=True)

@@ -125,7 +125,7 @@ class RememberingModel(CategoryDiscoveryModel):
 
     def __init__(self, config: Any):
         super().__init__(config)
-        self.add_buffer("class_means", config.num_means, config.vision_config.hidden_size)
+        self.register_buffer("class_means", torch.zeros(config.num_means, config.vision_config.hidden_size))
 
     def remember(self, means: Tensor) -> None:
         """Append the means ``(n, D)`` of the next classes."""

@@ -81,10 +81,10 @@ class DYDMModel(ClassifierModel):
         super().__init__(config)
         size, classes = config.expansion_size if config.num_memory else 0, config.num_memory
         self.memory_block = self._frozen_block() if classes else None
-        self.add_buffer("expansion", config.vision_config.hidden_size, size)
-        self.add_buffer("squares", size, size)
-        self.add_buffer("sums", size, classes)
-        self.add_buffer("readout", size, classes)
+        self.register_buffer("expansion", torch.zeros(config.vision_config.hidden_size, size))
+        self.register_buffer("squares", torch.zeros(size, size))
+        self.register_buffer("sums", torch.zeros(size, classes))
+        self.register_buffer("readout", torch.zeros(size, classes))
 
     def _frozen_block(self) -> nn.Module:
         return copy.deepcopy(blocks_of(self.backbone)[-1]).requires_grad_(False)

@@ -47,7 +47,7 @@ class FrostModel(RankStatisticsModel, RememberingModel):
 
     def __init__(self, config: FrostConfig):
         super().__init__(config)
-        self.add_buffer("class_deviation", config.vision_config.hidden_size)
+        self.register_buffer("class_deviation", torch.zeros(config.vision_config.hidden_size))
 
 
 class FrostObjective(RankStatisticsObjective):

@@ -39,7 +39,7 @@ class ORCAModel(ClassifierModel):
 
     def __init__(self, config: ORCAConfig):
         super().__init__(config)
-        self.add_buffer("margin")
+        self.register_buffer("margin", torch.zeros(()))
 
 
 class ORCAObjective(ClassifierObjective):

@@ -41,7 +41,7 @@ class PACGCDModel(ClassifierModel):
 
     def __init__(self, config: PACGCDConfig):
         super().__init__(config)
-        self.add_buffer("feature_deviations", config.vision_config.hidden_size)
+        self.register_buffer("feature_deviations", torch.zeros(config.vision_config.hidden_size))
 
 
 # Values of the released code, except the learning rate of the net that tells old from new.

@@ -1,5 +1,6 @@
 """PromptCCD: prompts are components of a mixture, which is fitted again as the features move."""
 
+import copy
 import logging
 import math
 from dataclasses import field
@@ -135,27 +136,26 @@ class GaussianMixture(nn.Module):
         )
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """`log_joint` of unit features ``(N, D)``, and the means ``(K, D)``, which prompt."""
-        # Not in bfloat16, since large terms are subtracted.
+        """`log_joint` of unit features ``(N, D)``, and the means ``(K, D)``, which prompt.
+
+        Two matrix products, instead of an ``(N, K, D)`` difference; not in bfloat16, since large terms are subtracted.
+        """
         with torch.autocast(features.device.type, enabled=False):
-            return self._log_joint(features.float()), self.means
+            features, width = features.float(), features.shape[1]
+            means, variances = self.means.float(), self.variances.float().expand(-1, width)
+            precisions = 1 / variances
+            quadratic = (
+                features.square() @ precisions.T
+                - 2 * features @ (means * precisions).T
+                + (means.square() * precisions).sum(1)
+            )
+            log_det = variances.log().sum(1)
+            constant = width * math.log(2 * math.pi)
+            return self.log_weights.float() - 0.5 * (quadratic + log_det + constant), self.means
 
     def log_joint(self, features: Tensor) -> Tensor:
         """Log pi_c + log N(z | mu_c, Sigma_c) of unit features ``(N, D)`` under every component, ``(N, K)``."""
         return self(features)[0]
-
-    def _log_joint(self, features: Tensor) -> Tensor:
-        """Two matrix products instead of an ``(N, K, D)`` difference."""
-        width = features.shape[1]
-        means, variances = self.means.float(), self.variances.float().expand(-1, width)
-        precisions = 1 / variances
-        quadratic = (
-            features.square() @ precisions.T
-            - 2 * features @ (means * precisions).T
-            + (means.square() * precisions).sum(1)
-        )
-        log_det = variances.log().sum(1)
-        return self.log_weights.float() - 0.5 * (quadratic + log_det + width * math.log(2 * math.pi))
 
     def sample(self, per_component: int, generator: torch.Generator) -> Tensor:
         """Draw S features per component with a CPU generator: ``(K * S, D)``, by component, on the CPU.
@@ -193,14 +193,11 @@ class PromptCCDModel(CategoryDiscoveryModel):
 
     def __init__(self, config: PromptCCDConfig):
         super().__init__(config)
-        self.mixture = self._mixture_of(config.num_components)
+        width, kind = config.vision_config.hidden_size, config.covariance_type
         native = len(config.native_categories)
-        self.native_mixture = self._mixture_of(native) if native else None
+        self.mixture = GaussianMixture(config.num_components, width, kind)
+        self.native_mixture = GaussianMixture(native, width, kind) if native else None
         self.post_init()
-
-    def _mixture_of(self, num_components: int) -> GaussianMixture:
-        config = self.config
-        return GaussianMixture(num_components, config.vision_config.hidden_size, config.covariance_type)
 
     @property
     def num_prompts(self) -> int:
@@ -263,7 +260,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
 
         Its first components are the known categories, and `set_categories` names the remaining components.
         """
-        self.native_mixture = self._mixture_of(0).to(self.mixture.means.device)
+        self.native_mixture = copy.deepcopy(self.mixture)
         self.native_mixture.load(*fitted)
         unnamed = self.native_mixture.num_components - len(known)
         self.config.native_categories = [*known, *[-1] * unnamed]
@@ -302,14 +299,10 @@ class PromptCCDModel(CategoryDiscoveryModel):
             paired = self._paired(config.native_categories, self.native_mixture)
             config.native_categories = self._existing(paired, self.native_mixture)
 
-    def _distances(self, mixture: GaussianMixture) -> Tensor:
-        """Of means to prototypes, ``(K, C)`` on the CPU."""
-        return torch.cdist(mixture.means.float(), self.prototypes.float()).cpu()
-
     def _existing(self, categories: list[int], mixture: GaussianMixture) -> list[int]:
         """Categories of components, with the nearest category in place of each that does not exist."""
-        ids = self.config.category_ids
-        nearest = [ids[row] for row in self._distances(mixture).argmin(1).tolist()]
+        ids, distances = self.config.category_ids, torch.cdist(mixture.means.float(), self.prototypes.float())
+        nearest = [ids[row] for row in distances.cpu().argmin(1).tolist()]
         return [own if own in ids else other for own, other in zip(categories, nearest, strict=True)]
 
     def _paired(self, categories: list[int], mixture: GaussianMixture) -> list[int]:
@@ -317,7 +310,8 @@ class PromptCCDModel(CategoryDiscoveryModel):
         ids, paired = self.config.category_ids, list(categories)
         taken = torch.tensor([category in categories for category in ids])
         named = torch.tensor([category >= 0 for category in categories])
-        distances = self._distances(mixture).masked_fill(named[:, None] | taken, torch.inf)
+        distances = torch.cdist(mixture.means.float(), self.prototypes.float()).cpu()
+        distances = distances.masked_fill(named[:, None] | taken, torch.inf)
         while distances.isfinite().any():
             component, place = divmod(int(distances.argmin()), len(ids))
             paired[component] = ids[place]

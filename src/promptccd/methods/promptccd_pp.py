@@ -158,9 +158,7 @@ class PartRouter(nn.Module):
         """As transformers initialises a module whose weights are not loaded."""
         init.trunc_normal_(self.part_queries, std=std)
 
-    def reset_parameters(self, generator: torch.Generator, std: float) -> None:
-        """Truncated normal weights, zero biases, unit norms, drawn from a CPU generator."""
-        draw_truncated_normal(self, generator, std)
+    reset_parameters = draw_truncated_normal
 
 
 @dataclass

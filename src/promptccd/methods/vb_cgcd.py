@@ -75,9 +75,9 @@ class VBCGCDModel(ClassifierModel):
     def __init__(self, config: VBCGCDConfig):
         super().__init__(config)
         size = config.num_directions
-        self.add_buffer("axes", 1 + config.vision_config.hidden_size, size)
-        self.add_buffer("shared", size, size)
-        self.add_buffer("class_gaussians", config.num_gaussians, size, 1 + size)
+        self.register_buffer("axes", torch.zeros(1 + config.vision_config.hidden_size, size))
+        self.register_buffer("shared", torch.zeros(size, size))
+        self.register_buffer("class_gaussians", torch.zeros(config.num_gaussians, size, 1 + size))
 
     def project(self, features: Tensor) -> Tensor:
         """Unit features ``(N, D)`` along the principal directions: ``(N, d)`` in float64."""

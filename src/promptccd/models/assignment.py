@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -41,10 +42,8 @@ class CategorySpread:
     temperature: float
     separation: float
 
-    @staticmethod
-    def shapes(count: int, width: int) -> dict[str, tuple[int, ...]]:
-        """Its tensors; all else are numbers, which a configuration stores."""
-        return {"whitener": (width, width), "spreads": (count,)}
+    # The sizes of its tensors; the remaining fields are numbers, which a configuration stores.
+    shapes: ClassVar = {"whitener": "DD", "spreads": "C"}
 
     @property
     def tells_new(self) -> bool:
@@ -112,10 +111,7 @@ class CategoryGaussians:
     sharpness: float
     balance: float
 
-    @staticmethod
-    def shapes(count: int, width: int) -> dict[str, tuple[int, ...]]:
-        """Its tensors; all else are numbers, which a configuration stores."""
-        return {"whitener": (width, width), "means": (count, width), "sizes": (count,)}
+    shapes: ClassVar = {"whitener": "DD", "means": "KD", "sizes": "K"}  # see `CategorySpread`
 
     @torch.no_grad()
     def log_joint(self, features: Tensor) -> Tensor:

@@ -14,22 +14,13 @@ import torch
 import torch.nn.functional as F
 from accelerate.utils import align_module_device
 from torch import Tensor, nn
-from transformers import MODEL_MAPPING, AttentionInterface, PreTrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 
 _OPEN = "promptccd_open"  # name of `_open_attention` in transformers
 
 # Rotary position embedding (DINOv3): cosines and sines ``(L, D / H)`` for queries and keys of the patches.
 Rotation = tuple[Tensor, Tensor]
 Prefix = tuple[Tensor, Tensor]  # keys and values ``(B, S, D)``
-
-
-def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
-    """A backbone with random weights; the attention of its last block can be read (`class_attention`)."""
-    options = {"add_pooling_layer": False} if config.model_type == "vit" else {}
-    backbone: PreTrainedModel = MODEL_MAPPING[type(config)](config, **options)
-    backbone.calls = BlockCalls()
-    open_attention(blocks_of(backbone)[-1])
-    return backbone
 
 
 def blocks_of(backbone: PreTrainedModel) -> nn.ModuleList:
@@ -101,11 +92,16 @@ def run_prefix(
     """
     if rotation is None and hasattr(backbone, "rope_embeddings"):
         raise ValueError("This backbone rotates queries and keys: pass the rotation= that embed gives.")
-    learns = any(map(_learns, blocks_of(backbone)[:-1]))
-    needs_graph = tokens.requires_grad or learns or any(key.requires_grad for key, _ in prefixes)
+    blocks = blocks_of(backbone)[:-1]
+    needs_graph = (
+        tokens.requires_grad or any(map(_learns, blocks)) or any(key.requires_grad for key, _ in prefixes)
+    )
     with torch.set_grad_enabled(torch.is_grad_enabled() and needs_graph):
-        found: Tensor = backbone.calls.prefix(backbone, tokens, rotation, prefixes)
-    return found
+        if backbone.fast_blocks is not None and backbone.fast_blocks.copies:
+            return backbone.fast_blocks.prefix(blocks, tokens, rotation, prefixes)
+        for block, prefix in zip_longest(blocks, prefixes):
+            tokens = run_block(block, tokens, rotation, prefix)
+    return tokens
 
 
 def class_row(
@@ -124,8 +120,12 @@ def class_row(
         rotation: of `embed`.
         prefix: as in `run_block`.
     """
-    block = blocks_of(backbone)[-1] if last_block is None else last_block
-    return final_norm(backbone)(backbone.calls.class_row(block, entering, rotation, prefix))
+    block, row = blocks_of(backbone)[-1] if last_block is None else last_block, None
+    if backbone.fast_blocks is not None and prefix is None:
+        row = backbone.fast_blocks.class_row(block, entering, rotation)
+    if row is None:
+        row = run_block(block, entering, rotation, prefix)[:, 0]
+    return final_norm(backbone)(row)
 
 
 def class_token(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
@@ -145,7 +145,7 @@ def patch_features(
 
 
 def class_attention(
-    backbone: PreTrainedModel, entering: Tensor, last_block: nn.Module, rotation: Rotation | None = None
+    backbone: PreTrainedModel, entering: Tensor, last_block: Any, rotation: Rotation | None = None
 ) -> Tensor:
     """Attention weights ``(B, L, H)`` of [CLS] for the patches, after a soft-max over all T tokens.
 
@@ -155,7 +155,14 @@ def class_attention(
         last_block: the backbone's own, or a copy of it.
         rotation: of `embed`.
     """
-    weights: Tensor = backbone.calls.class_weights(last_block, entering, rotation)
+    weights: Tensor | None = None
+    if backbone.fast_blocks is not None:
+        weights = backbone.fast_blocks.class_weights(last_block, entering, rotation)
+    if weights is None:
+        read = AttentionRead()
+        run_block(last_block, entering, rotation, read=read)
+        scores = (read.query[:, :, :1] @ read.key.transpose(2, 3))[:, :, 0] * last_block.attention.scaling
+        weights = torch.softmax(scores.float(), dim=-1).to(entering.dtype)
     return weights[:, :, -patch_count(backbone, entering) :].transpose(1, 2).float()
 
 
@@ -179,35 +186,6 @@ def run_block(
     options = {name: value for name, value in given.items() if value is not None}
     found: Tensor = block(tokens, **options)
     return found
-
-
-class BlockCalls:
-    """How a backbone runs its blocks: whole. `promptccd.training.fast` has a cheaper way for blocks that are plain."""
-
-    def prefix(
-        self,
-        backbone: PreTrainedModel,
-        tokens: Tensor,
-        rotation: Rotation | None,
-        prefixes: Sequence[Prefix] = (),
-    ) -> Tensor:
-        """Tokens behind all blocks but the last, ``(B, T, D)``."""
-        for block, prefix in zip_longest(blocks_of(backbone)[:-1], prefixes):
-            tokens = run_block(block, tokens, rotation, prefix)
-        return tokens
-
-    def class_row(
-        self, block: Any, tokens: Tensor, rotation: Rotation | None, prefix: Prefix | None = None
-    ) -> Tensor:
-        """[CLS] behind a block, ``(B, D)``."""
-        return run_block(block, tokens, rotation, prefix)[:, 0]
-
-    def class_weights(self, block: Any, tokens: Tensor, rotation: Rotation | None) -> Tensor:
-        """Attention weights of [CLS] for all tokens, ``(B, H, T)``."""
-        read = AttentionRead()
-        run_block(block, tokens, rotation, read=read)
-        scores = (read.query[:, :, :1] @ read.key.transpose(2, 3))[:, :, 0]
-        return torch.softmax((scores * block.attention.scaling).float(), dim=-1).to(tokens.dtype)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
@@ -27,10 +27,10 @@ from promptccd.models.assignment import (
 from promptccd.models.backbone import (
     Rotation,
     blocks_of,
-    build_backbone,
     class_attention,
     class_row,
     embed,
+    open_attention,
     patch_features,
     run_prefix,
 )
@@ -41,9 +41,9 @@ from promptccd.models.checkpoint import (
     MAX_MODEL_BYTES,
     FoundModel,
     find_model,
-    require_bytes,
     require_whole,
     stored_tensors,
+    too_large,
     without_base_prefix,
     without_key_report,
 )
@@ -119,23 +119,24 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def __init__(self, config: CategoryDiscoveryConfig):
         super().__init__(config)
         vision = config.vision_config
-        self.backbone = build_backbone(vision)
+        options = {"add_pooling_layer": False} if vision.model_type == "vit" else {}
+        self.backbone: PreTrainedModel = MODEL_MAPPING[type(vision)](vision, **options)
+        self.backbone.fast_blocks = (
+            None  # `promptccd.training.fast` sets cheaper ways, for blocks that are plain
+        )
+        open_attention(blocks_of(self.backbone)[-1])  # which `attention_row` reads
         self.head = self.head_class(config)
         self.mixture: Any = None  # of a method that prompts with its components
         self.part_labeller: Any = None  # of a method with part labels
         self.source: FoundModel | None = None  # the checkpoint that it was loaded from
         count, width = len(config.category_ids), vision.hidden_size
-        self.add_buffer("prototypes", count, width)
+        # Buffers of zeros, here and in methods, are filled by a checkpoint or by training.
+        self.register_buffer("prototypes", torch.zeros(count, width))
         for name, measured in MEASURED.items():
             if (numbers := getattr(config, name)) is not None:
-                for part, shape in measured.shapes(
-                    len(numbers.get("ids", config.category_ids)), width
-                ).items():
-                    self.add_buffer(f"{name}_{part}", *shape)
-
-    def add_buffer(self, name: str, *shape: int) -> None:
-        """Register a buffer of zeros, which a checkpoint or training fills."""
-        self.register_buffer(name, torch.zeros(shape))
+                sizes = {"C": count, "D": width, "K": len(numbers.get("ids", ()))}
+                for part, axes in measured.shapes.items():
+                    self.register_buffer(f"{name}_{part}", torch.zeros([sizes[axis] for axis in axes]))
 
     def post_init(self) -> None:
         """Finish the model once all its parts are there: initialise weights, and freeze untrained parts."""
@@ -205,9 +206,12 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 needed = sum(each.nbytes for each in cls(copy.deepcopy(config)).state_dict().values())
         except Exception as error:  # it may fail anywhere
             raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
-        require_bytes(needed, most_bytes, place)
+        if needed > most_bytes:
+            raise CheckpointError(too_large(needed, most_bytes, place))
         kwargs["state_dict"] = without_base_prefix(tensors) if found.is_backbone else tensors
-        with without_key_report():  # keys and sizes that do not match are refused below, with their names
+        # Keys and sizes that do not match are refused below, with their names. Weights that no key fills are drawn once
+        # the model is loaded; drawing them as it is built on the meta device is lost time.
+        with without_key_report(), init.no_init_weights():
             model, info = super().from_pretrained(
                 None, *args, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
             )
@@ -397,15 +401,16 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return self._measured("spread")
 
     def _measured(self, name: str) -> Any:
-        parts = MEASURED[name].shapes(0, 0)
         if (numbers := getattr(self.config, name)) is None:
             return None
-        return MEASURED[name](**{each: getattr(self, f"{name}_{each}").float() for each in parts}, **numbers)
+        kind = MEASURED[name]
+        tensors = {each: getattr(self, f"{name}_{each}").float() for each in kind.shapes}
+        return kind(**tensors, **numbers)
 
     def set_measured(self, name: str, found: CategorySpread | CategoryGaussians | None) -> None:
         """Store the ``"spread"`` of the categories or their ``"gaussians"``; `None` removes it."""
         numbers = {} if found is None else dict(vars(found))
-        for part in MEASURED[name].shapes(0, 0):
+        for part in MEASURED[name].shapes:
             self._buffers.pop(f"{name}_{part}", None)
             if found is not None:
                 self.register_buffer(f"{name}_{part}", numbers.pop(part).to(self.prototypes))
@@ -421,7 +426,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
             self.set_measured("spread", spread)
         self.prototypes = prototypes.detach().to(self.prototypes).clone()
         self.config.category_ids, self.config.category_names = list(ids), list(names)
-        self.config.validate_categories()
+        self.config.validate_stored()
 
     def spread_for(self, ids: Sequence[int]) -> CategorySpread | None:
         """As above for these categories, on the CPU; an unknown category gets the spread of a new category."""

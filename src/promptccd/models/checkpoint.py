@@ -29,7 +29,12 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 from promptccd.data.views import sides_of
 from promptccd.errors import CheckpointError, did_you_mean, one_line, shown
 from promptccd.images.rendering import Rendering
-from promptccd.models.configuration import BACKBONE_TYPES, backbone_config_of, require_side
+from promptccd.models.configuration import (
+    BACKBONE_TYPES,
+    MOST_PATCHES,
+    backbone_config_of,
+    require_between,
+)
 
 NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
@@ -282,7 +287,8 @@ def stored_tensors(found: FoundModel, most_bytes: int) -> dict[str, Tensor]:
         if double := loaded.keys() & tensors.keys():
             raise CheckpointError(f"Two shards of {found} have a {shown(min(double))}: copy it again.")
         tensors |= loaded
-    require_bytes(sum(each.nbytes for each in tensors.values()), most_bytes, found.place)
+    if (needed := sum(each.nbytes for each in tensors.values())) > most_bytes:
+        raise CheckpointError(too_large(needed, most_bytes, found.place))
     for name, tensor in tensors.items():
         if tensor.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
             raise CheckpointError(
@@ -319,13 +325,12 @@ def _weight_files(found: FoundModel) -> list[str]:
     return paths
 
 
-def require_bytes(needed: int, most_bytes: int, place: str) -> None:
-    """Refuse weights that take more memory than is allowed, with a `CheckpointError`."""
-    if needed > most_bytes:
-        raise CheckpointError(
-            f"The weights of {place} take {needed} bytes, {most_bytes} are allowed. If you trust it and have the "
-            "memory, give max_model_bytes."
-        )
+def too_large(needed: int, most_bytes: int, place: str) -> str:
+    """The message for weights that take more memory than is allowed."""
+    return (
+        f"The weights of {place} take {needed} bytes, {most_bytes} are allowed. If you trust it and have the memory, "
+        "give max_model_bytes."
+    )
 
 
 def without_base_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -418,7 +423,7 @@ def load_processor(name: str | os.PathLike[str] | FoundModel, **hub_options: Any
         processor = _processor(values)
         patch_size = backbone_config_of(vision).patch_size
         for side in sides_of(processor):
-            require_side(side, patch_size, "the side of a view")
+            require_between(side, patch_size, patch_size * MOST_PATCHES, name="the side of a view to be ")
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{PREPROCESSOR} of {found.place} is refused. {one_line(error)}") from error
     return processor

@@ -1,9 +1,8 @@
 """The configuration of a model: typed fields with bounds, among them the configuration of the backbone."""
 
-import math
-import unicodedata
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from functools import partial
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from promptccd.errors import CheckpointError, one_line, shown
 # No other architecture is ever built.
 BACKBONE_TYPES = ("dinov2", "dinov2_with_registers", "dinov3_vit", "vit")
 MOST_CATEGORIES = 100_000
-MOST_TOKENS = 16_384  # patches of one image: 1,792 pixels a side in patches of 14
+MOST_PATCHES = 128  # a side of an image: 1,792 pixels in patches of 14
 
 # The largest published DINO is 1,536 wide and 40 deep; these bounds allow a few times that.
 _BACKBONE_BOUNDS: dict[str, tuple[float, float]] = {
@@ -61,7 +60,8 @@ _MEASURED: dict[str, dict[str, tuple[float, float]]] = {
 }  # fmt: skip
 _NOT_NUMBERS = {"count_estimate": {"method", "margin"}, "gaussians": {"ids"}}
 _LONGEST_NAME = 1_000
-_UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
+# No control characters, surrogates, or separators of lines and paragraphs.
+_LINE = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]{{0,{_LONGEST_NAME}}}")
 
 STORED = {"promptccd.stored": True}  # metadata of a field that training writes: not an option
 
@@ -71,7 +71,7 @@ def bounded(default: float | None, low: float, high: float, *, stored: bool = Fa
 
     Training writes a `stored` field: it is not an option. `bounds_of` lists the bounds of all fields.
     """
-    check = partial(_require_between, low=low, high=high, optional=default is None)
+    check = partial(require_between, low=low, high=high, optional=default is None)
     metadata = {_BOUNDS: (low, high), **(STORED if stored else {})}
     return validated_field(check, default=default, metadata=metadata)
 
@@ -81,26 +81,15 @@ def bounds_of(config_class: type) -> dict[str, tuple[float, float]]:
     return {each.name: each.metadata[_BOUNDS] for each in fields(config_class) if _BOUNDS in each.metadata}
 
 
-def _require(fits: bool, expected: str, found: Any) -> None:
-    if not fits:
-        raise ValueError(f"Expected {expected}, got {shown(found)}.")
+def _refused(expected: str, found: Any) -> ValueError:
+    return ValueError(f"Expected {expected}, got {shown(found)}.")
 
 
-def _require_between(value: Any, low: float, high: float, optional: bool = False, name: str = "") -> None:
+def require_between(value: Any, low: float, high: float, optional: bool = False, name: str = "") -> None:
+    """Refuse, with a `ValueError`, anything but a number in these bounds, or `None` where it is optional."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    fits = (value is None and optional) or (is_number and low <= value <= high)
-    _require(fits, f"{name}a number from {low} to {high}", value)
-
-
-def require_side(side: int, patch_size: int, what: str) -> None:
-    """Refuse a side of an image that contains no patch, or too many.
-
-    Raises:
-        ValueError: naming both numbers.
-    """
-    most = math.isqrt(MOST_TOKENS)
-    fits = patch_size <= side <= patch_size * most
-    _require(fits, f"{what} of 1 to {most} patches of {patch_size} pixels", side)
+    if not ((value is None and optional) or (is_number and low <= value <= high)):
+        raise _refused(f"{name}a number from {low} to {high}", value)
 
 
 def backbone_config_of(values: Any) -> PreTrainedConfig:
@@ -117,12 +106,12 @@ def backbone_config_of(values: Any) -> PreTrainedConfig:
     config_class: type[PreTrainedConfig] = CONFIG_MAPPING[kind]
     try:
         for name, (low, high) in _BACKBONE_BOUNDS.items():
-            _require_between(values.get(name), low, high, optional=True, name=f"{name} to be ")
+            require_between(values.get(name), low, high, optional=True, name=f"{name} to be ")
         side, patch, width, heads = (
             values.get(name, getattr(config_class, name))
             for name in ("image_size", "patch_size", "hidden_size", "num_attention_heads")
         )
-        require_side(side, patch, "image_size")
+        require_between(side, patch, patch * MOST_PATCHES, name="image_size to be ")
         if width % heads or (kind == "dinov3_vit" and width // heads % 4):
             raise ValueError(
                 f"Expected a hidden_size that num_attention_heads divides, got {width} and {heads}. In DINOv3 the "
@@ -143,33 +132,31 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
         ValueError: a foreign type of number.
     """
     dtype = values.get("dtype") or values.get("torch_dtype")  # the second before version 5 of transformers
-    _require(dtype in _DTYPE_NAMES, f"a dtype of {', '.join(map(str, _DTYPE_NAMES[1:]))}", dtype)
+    if dtype not in _DTYPE_NAMES:
+        raise _refused(f"a dtype of {', '.join(map(str, _DTYPE_NAMES[1:]))}", dtype)
     names = config_class.__dataclass_fields__.keys() - _COMMON - _OF_OUTPUTS
     kept = {name: value for name, value in values.items() if name in names and not name.startswith("_")}
     return kept if dtype is None else {**kept, "dtype": dtype}
 
 
-def _require_line(text: Any, where: str) -> None:
-    is_short = isinstance(text, str) and len(text) <= _LONGEST_NAME
-    fits = is_short and (
-        text.isprintable() or not any(unicodedata.category(letter) in _UNPRINTABLE for letter in text)
-    )
-    _require(fits, f"{where} to be lines of at most {_LONGEST_NAME} characters", text)
+def _require_lines(texts: Iterable[Any], where: str) -> None:
+    if wrong := [each for each in texts if not (isinstance(each, str) and _LINE.fullmatch(each))]:
+        raise _refused(f"{where} to be lines of at most {_LONGEST_NAME} characters", wrong[0])
 
 
 def _require_ascending(*numbers: Any) -> None:
-    fits = all(type(each) is int for each in numbers) and [*numbers] == sorted(numbers)
-    _require(fits, "whole numbers that do not fall", numbers)
+    if not all(type(each) is int for each in numbers) or [*numbers] != sorted(numbers):
+        raise _refused("whole numbers that do not fall", numbers)
 
 
 def _require_ids(ids: Any, where: str) -> None:
     """Refuse anything but a list of distinct ids of categories."""
-    fits = isinstance(ids, list) and len(ids) <= MOST_CATEGORIES
-    _require(fits, f"{where} to be a list of at most {MOST_CATEGORIES} ids", ids)
-    wrong = [each for each in ids if type(each) is not int or not 0 <= each < 2**53]
-    _require(not wrong, f"{where} to be whole numbers from 0", wrong)
-    repeated = [each for each, count in Counter(ids).items() if count > 1]
-    _require(not repeated, f"every id of {where} once", repeated)
+    if not isinstance(ids, list) or len(ids) > MOST_CATEGORIES:
+        raise _refused(f"{where} to be a list of at most {MOST_CATEGORIES} ids", ids)
+    if wrong := [each for each in ids if type(each) is not int or not 0 <= each < 2**53]:
+        raise _refused(f"{where} to be whole numbers from 0", wrong)
+    if repeated := [each for each, count in Counter(ids).items() if count > 1]:
+        raise _refused(f"every id of {where} once", repeated)
 
 
 @strict
@@ -218,7 +205,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     @property
     def id2label(self) -> dict[int, str]:
         """Name of every category by its id; it follows the categories and is not stored."""
-        # transformers reads this before `validate_categories` has compared the lengths
+        # transformers reads this before `validate_stored` has compared the lengths
         return dict(zip(self.category_ids, self.category_names, strict=False))
 
     @id2label.setter
@@ -257,26 +244,26 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             self.vision_config = backbone_config_of(self.vision_config)
         super().__post_init__(**kwargs)
 
-    def validate_categories(self) -> None:
-        """Refuse ids and names of different number, ids that occur twice, and names that are no short lines."""
-        ids, names = self.category_ids, self.category_names
-        _require(len(ids) == len(names), f"as many category names as ids, {len(ids)}", len(names))
-        _require_ids(ids, "category_ids")
-        for name in names:
-            _require_line(name, "category_names")
+    def validate_stored(self) -> None:
+        """Refuse what no training stores.
 
-    def validate_measured(self) -> None:
-        """Refuse numbers that no training measures: see `_MEASURED`."""
+        Ids and names differ in number, an id occurs twice, a name is no short line, or a number is not in `_MEASURED`.
+        """
+        ids, names = self.category_ids, self.category_names
+        if len(ids) != len(names):
+            raise _refused(f"as many category names as ids, {len(ids)}", len(names))
+        _require_ids(ids, "category_ids")
+        _require_lines(names, "category_names")
         for name, bounds in _MEASURED.items():
             if (found := getattr(self, name)) is None:
                 continue
             keys = {*bounds, *_NOT_NUMBERS.get(name, ())}
-            _require(set(found) == keys, f"{name} to have {sorted(keys)}", found)
+            if set(found) != keys:
+                raise _refused(f"{name} to have {sorted(keys)}", found)
             for key, (low, high) in bounds.items():
-                _require_between(found[key], low, high, name=f"{key} of {name} to be ")
+                require_between(found[key], low, high, name=f"{key} of {name} to be ")
         if (found := self.count_estimate) is not None:
-            for key in ("method", "margin"):
-                _require_line(found[key], f"count_estimate[{key!r}]")
+            _require_lines((found["method"], found["margin"]), "words of count_estimate")
             _require_ascending(found["low"], found["count"], found["high"])
         if (found := self.gaussians) is not None:
             _require_ids(found["ids"], "ids of gaussians")

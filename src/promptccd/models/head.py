@@ -8,7 +8,7 @@ from transformers import initialization as init
 from promptccd.models.configuration import CategoryDiscoveryConfig
 
 
-def draw_truncated_normal(module: nn.Module, generator: torch.Generator, std: float) -> None:
+def draw_truncated_normal(module: nn.Module, generator: torch.Generator, std: float = 0.02) -> None:
     """Reset weights from a CPU generator, truncated normal; biases become zero, norms the identity."""
     for name, parameter in module.named_parameters():
         owner = module.get_submodule(name.rpartition(".")[0])
@@ -28,9 +28,7 @@ class UnitHead(nn.Module):
     def __init__(self, config: CategoryDiscoveryConfig):
         super().__init__()
 
-    def reset_parameters(self, generator: torch.Generator, std: float = 0.02) -> None:
-        """Truncated normal weights and zero biases, drawn from a CPU generator."""
-        draw_truncated_normal(self, generator, std)
+    reset_parameters = draw_truncated_normal
 
     def forward(self, features: Tensor) -> Tensor:
         """Features ``(B, D)`` to the L2-normalised bottleneck ``(B, d)``."""

@@ -24,7 +24,7 @@ from promptccd.methods import method_named
 from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel, load_configuration
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.stage import load_stage, load_view
+from promptccd.runs.stage import load_view
 from promptccd.runs.start import initial_model, stage_stream
 from promptccd.training.devices import device_named
 from promptccd.training.features import extract_features, routing_agreement
@@ -239,8 +239,9 @@ class RunEvaluation:
         return [self._kept[stage, each] for each in images]
 
     def load_stage(self, stage: int) -> CategoryDiscoveryModel:
-        """The model of a finished stage; a `RunError` if it is refused."""
-        return load_stage(self.run.stage(stage), self.recipe.model)
+        """The model of a finished stage; a `CheckpointError` if it is refused."""
+        path, most_bytes = self.run.stage(stage), self.recipe.model.max_model_bytes
+        return self.variant.from_pretrained(path, max_model_bytes=most_bytes)
 
     def _model_on_device(self, stage: int) -> tuple[CategoryDiscoveryModel, EvaluationView]:
         return self.load_stage(stage).to(self.device), load_view(self.run.stage(stage))

@@ -56,17 +56,13 @@ class RunDirectory:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
+        self.backbone = self.path / "backbone"  # that was pretrained for this run
 
     # Paths
 
     def stage(self, index: int) -> Path:
         """Folder of a stage's checkpoint."""
         return self.path / f"stage{index}"
-
-    @property
-    def backbone(self) -> Path:
-        """Folder of the backbone that was pretrained for this run."""
-        return self.path / "backbone"
 
     @property
     def name(self) -> str:

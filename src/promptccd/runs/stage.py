@@ -24,14 +24,13 @@ from promptccd.discovery.project.store import CATEGORIES
 from promptccd.disk import CHECKSUMS, parsed_json, problems_of, write_directory, write_json
 from promptccd.errors import DataError, RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery
-from promptccd.methods import method_named
 from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of
 from promptccd.models.checkpoint import ALIGNMENT, PREPROCESSOR, FoundModel, load_processor, split_revision
 from promptccd.runs import endpoint
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
-from promptccd.training.options import ModelArguments, TrainingArguments
+from promptccd.training.options import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -100,12 +99,6 @@ def load_view(path: str | Path | FoundModel) -> EvaluationView:
     if processor is None:
         raise RunError(f"{str(path)!r} has no {PREPROCESSOR}, the image processor: copy the model again.")
     return EvaluationView(processor)
-
-
-def load_stage(path: Path, arguments: ModelArguments) -> CategoryDiscoveryModel:
-    """The model of a finished stage, given its run's arguments."""
-    model = method_named(arguments.variant).model
-    return model.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
 
 
 def load_exemplars(path: Path) -> Exemplars:
@@ -189,7 +182,9 @@ def earlier_images(
     if not sample_ids:
         return AssignedImages(None, [])
     registry = load_registry(run.stage(len(sample_ids) - 1))
-    changes = apply_labels(registry, {key_of(sample): label for sample, label in (labels or {}).items()})
+    changes = Labelled()
+    if labels:
+        changes = apply_labels(registry, {key_of(sample): label for sample, label in labels.items()})
     return AssignedImages(registry, [_categories_of(each, registry) for each in sample_ids], changes)
 
 

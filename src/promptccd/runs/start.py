@@ -28,6 +28,7 @@ from promptccd.data.tables import BUILT_IN
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.disk import remove_leftovers, trusted, write_directory, write_file
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError, one_line
+from promptccd.images.rendering import Rendering
 from promptccd.methods import COMMON_PARTS, method_named
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
@@ -236,6 +237,10 @@ def stage_stream(data: DataArguments, seed: int) -> StageStream:
             )
         return StageStream.from_hub(facts.dataset)
     optional = tuple(each for each in BOTH if getattr(data, f"{each}_column") is None)  # of a benchmark
+    try:
+        rendering = Rendering.from_dict({"given": data.window, "pages": data.pages, "fit": data.fit})
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
     return StageStream.from_dataset(
         facts.dataset,
         cuts=data.resolved_cuts,
@@ -245,7 +250,7 @@ def stage_stream(data: DataArguments, seed: int) -> StageStream:
         layout=replace(data.layout, image=facts.image_column, label=facts.label_column, optional=optional),
         accept_new_labels=data.accept_new_labels,
         image_roots=data.image_roots or (),
-        rendering=data.rendering,
+        rendering=rendering,
         max_pixels=data.max_megapixels * 10**6,
         **{name: getattr(facts, name) for name in _CUT_BY},
     )

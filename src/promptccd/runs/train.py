@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ from promptccd.runs.stage import (
     earlier_images,
     exemplars_after,
     learn_prediction,
-    load_stage,
     load_view,
     memory_before,
     observe_stage,
@@ -69,7 +69,6 @@ from promptccd.training.devices import (
     memory_used,
     reproducible,
     require_plain,
-    reset_peak_memory,
 )
 from promptccd.training.features import extract_features
 from promptccd.training.instruments import measure
@@ -189,7 +188,7 @@ class _Training:
         finished: list[int] = same_on_all([stage for stage in candidates if trusted(self.run.stage(stage))])
         if finished:
             logger.info("Finished already in %s: stages %s.", self.run.path, ", ".join(map(str, finished)))
-        if self.is_main:
+        if self.is_main and finished:
             score_finished(self.run, self.stages, finished)
             for stage in finished:
                 self.run.forget_states(stage)
@@ -211,7 +210,8 @@ class _Training:
     def _train_missing(self, finished: Sequence[int]) -> None:
         seen: dict[bytes, Original] = {}  # first image of every pixel digest
         cache, progress = ImageCache.at(self.arguments.image_cache, self.recipe.views), self.stop.progress
-        workers, conflicts = self.arguments.num_workers, self.recipe.data.conflicts
+        workers, data = self.arguments.num_workers, self.recipe.data
+        conflicts = data.conflicting_labels or ("refuse" if data.benchmark is None else "drop")
         for stage in self.stages:
             self.started, index = time.monotonic(), stage.index
             images = StageImages.read(stage, workers, progress, cache, seen=seen, conflicting=conflicts)
@@ -235,10 +235,12 @@ class _Training:
     def _train_stage(self, stage: Stage) -> None:
         """Train a stage from its start or its saved state, and finish it."""
         index, device = stage.index, self.accelerator.device
-        reset_peak_memory(device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
         if index:
-            self.model = load_stage(self.run.stage(index - 1), self.recipe.model).to(device)
-            self.model.begin_discovery(lambda: load_stage(self.run.stage(0), self.recipe.model))
+            load, most_bytes = self.method.model.from_pretrained, self.recipe.model.max_model_bytes
+            self.model = load(self.run.stage(index - 1), max_model_bytes=most_bytes).to(device)
+            self.model.begin_discovery(partial(load, self.run.stage(0), max_model_bytes=most_bytes))
         else:
             if self.is_main:
                 ensure_backbone(self.recipe, self.run, self.images[0], device, self.stop.progress)

@@ -165,13 +165,7 @@ def log_device(accelerator: Accelerator, num_workers: int | None) -> None:
     )
 
 
-def reset_peak_memory(device: torch.device) -> None:
-    """Start a new measurement of a GPU's memory; does nothing on a CPU."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
 def memory_used(device: torch.device) -> dict[str, int | None]:
-    """The most bytes in use at once: of the process since it began, of a GPU since `reset_peak_memory`."""
+    """The most bytes in use at once: of the process since it began, of a GPU since its stage began."""
     accelerator = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     return {"process": systems.peak_memory(), "accelerator": accelerator}

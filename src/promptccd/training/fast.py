@@ -22,7 +22,7 @@ from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTLayer
 from transformers.models.vit.modeling_vit import ViTLayer
 
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbone import BlockCalls, Prefix, Rotation, blocks_of, run_block
+from promptccd.models.backbone import Prefix, Rotation, blocks_of, run_block
 
 logger = logging.getLogger(__name__)
 
@@ -42,14 +42,13 @@ def fast(model: CategoryDiscoveryModel, precision: str | None = None) -> Iterato
             that are compared with a plain forward. A model that computes in half precision then runs whole,
             because a row alone is rounded differently.
     """
-    usual = model.backbone.calls
-    is_entered = isinstance(usual, FastCalls) or model.config.precision != "float32"
-    if precision is not None or not is_entered:
-        model.backbone.calls = FastCalls(model.backbone, precision or "same")
+    outer = model.backbone.fast_blocks
+    if precision is not None or (outer is None and model.config.precision == "float32"):
+        model.backbone.fast_blocks = FastBlocks(model.backbone, precision or "same")
     try:
         yield
     finally:
-        model.backbone.calls = usual
+        model.backbone.fast_blocks = outer
 
 
 def is_plain(block: Any) -> bool:
@@ -62,8 +61,8 @@ def is_plain(block: Any) -> bool:
     return not any("forward" in vars(part) or any(getattr(part, name) for name in _HOOKS) for part in parts)
 
 
-class FastCalls(BlockCalls):
-    """Runs the [CLS] row of plain blocks alone, and copies of blocks if there are any.
+class FastBlocks:
+    """Runs the [CLS] row of plain blocks alone, and copies of blocks if there are any; `None` for other blocks.
 
     A block that learns or is not plain gets no copy, with a warning. `precision` is ``frozen_precision`` of a recipe.
     """
@@ -80,16 +79,14 @@ class FastCalls(BlockCalls):
 
     def prefix(
         self,
-        backbone: PreTrainedModel,
+        blocks: Sequence[nn.Module],
         tokens: Tensor,
         rotation: Rotation | None,
         prefixes: Sequence[Prefix] = (),
     ) -> Tensor:
-        """See the base class; tokens between copies are in the precision of these."""
-        if not self.copies:
-            return super().prefix(backbone, tokens, rotation, prefixes)
+        """Tokens behind these blocks, with copies in place of some; tokens between copies are in their precision."""
         given = tokens.dtype
-        for number, (block, prefix) in enumerate(zip_longest(blocks_of(backbone)[:-1], prefixes)):
+        for number, (block, prefix) in enumerate(zip_longest(blocks, prefixes)):
             copied = self.copies.get(number)
             if copied is None or prefix is not None or not is_plain(block):
                 tokens = run_block(block, tokens.to(given), rotation, prefix)
@@ -97,16 +94,14 @@ class FastCalls(BlockCalls):
                 tokens = copied(tokens, rotation)
         return tokens.to(given)
 
-    def class_row(
-        self, block: Any, tokens: Tensor, rotation: Rotation | None, prefix: Prefix | None = None
-    ) -> Tensor:
-        """See the base class; computes no values of the other tokens, and keys only to rotate them.
+    def class_row(self, block: Any, tokens: Tensor, rotation: Rotation | None) -> Tensor | None:
+        """[CLS] behind a block ``(B, D)``, without values of the other tokens, and with keys only to rotate them.
 
         The weights sum to one, so the tokens are averaged before the value projection: two products with H rows instead
-        of two with T. A block with a prefix, which is no last block but in a backbone of few blocks, runs whole.
+        of two with T.
         """
-        if prefix is not None or not is_plain(block):
-            return super().class_row(block, tokens, rotation, prefix)
+        if not is_plain(block):
+            return None
         attention, normed = block.attention, _norms(block)[0](tokens)
         value, heads = attention.v_proj, (-1, attention.head_dim)
         weights = _class_weights(attention, normed, rotation)
@@ -116,10 +111,10 @@ class FastCalls(BlockCalls):
         out = tokens[:, 0] + getattr(block, "layer_scale1", _SAME)(attention.o_proj(mixed.flatten(1)))
         return out + getattr(block, "layer_scale2", _SAME)(block.mlp(_norms(block)[1](out)))
 
-    def class_weights(self, block: Any, tokens: Tensor, rotation: Rotation | None) -> Tensor:
-        """See the base class."""
+    def class_weights(self, block: Any, tokens: Tensor, rotation: Rotation | None) -> Tensor | None:
+        """Attention weights of [CLS] for all tokens, ``(B, H, T)``."""
         if not is_plain(block):
-            return super().class_weights(block, tokens, rotation)
+            return None
         return _class_weights(block.attention, _norms(block)[0](tokens), rotation)
 
 

@@ -1,12 +1,13 @@
 """Features of whole stages, without a gradient, in the order of their images."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader
 
 from promptccd.clustering.kmeans import finite_rows
 from promptccd.data.loaders import Progress, loader_options
@@ -20,22 +21,18 @@ from promptccd.training.fast import fast
 from promptccd.training.progress import progress_bar
 
 
-class _EvaluationImages(Dataset):
-    def __init__(self, images: StageImages, view: EvaluationView):
-        self.images, self.view = images, view
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self.images.seen_in(self.view, index)
-
-
 def _loader(
-    images: Dataset, view: EvaluationView, batch_size: int, num_workers: int | None, device: torch.device
+    images: StageImages, rows: range, view: EvaluationView, batch_size: int, num_workers: int | None
 ) -> DataLoader[Any]:
+    """Views of these rows of a stage, as uint8 ``(B, 3, S, S)``."""
     options = loader_options(num_workers, batch_size * view.num_bytes)
-    return DataLoader(images, batch_size=batch_size, pin_memory=device.type == "cuda", **options)
+    collate, pinned = partial(_views, images, view), torch.cuda.is_available()
+    places: Any = rows  # a range has what a loader asks of a data set
+    return DataLoader(places, batch_size=batch_size, collate_fn=collate, pin_memory=pinned, **options)
+
+
+def _views(images: StageImages, view: EvaluationView, rows: Sequence[int]) -> Tensor:
+    return torch.stack([images.seen_in(view, row) for row in rows])
 
 
 @torch.no_grad()
@@ -62,8 +59,8 @@ def extract_features(
     device, was_training = model.device, model.training
     model.eval()
     rank, processes = place_among_processes()
-    share = Subset(_EvaluationImages(images, view), range(*shard_bounds(len(images), processes)[rank]))
-    loader = _loader(share, view, batch_size, num_workers, device)
+    share = range(*shard_bounds(len(images), processes)[rank])
+    loader = _loader(images, share, view, batch_size, num_workers)
     features = torch.empty(len(share), model.config.vision_config.hidden_size, device=device)
     place = 0
 
@@ -102,7 +99,7 @@ def routing_agreement(
         labels = labeller(model.pretrained_patch_features(pixel_values))
         return (routed == labels).float().mean(dim=1).cpu()
 
-    loader = _loader(_EvaluationImages(images, view), view, batch_size, num_workers, model.device)
+    loader = _loader(images, range(len(images)), view, batch_size, num_workers)
     batches = progress_bar(loader, len(loader), f"part routing of stage {images.stage.index}")
     return torch.cat([in_smaller_batches(share_of, pixels) for pixels in batches]).numpy()
 

@@ -17,7 +17,6 @@ from promptccd.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from promptccd.data.labels import Layout
-    from promptccd.images.rendering import Rendering
 
 MixedPrecision = Literal["auto", "no", "bf16"]
 Tracker = Literal[
@@ -159,21 +158,6 @@ class DataArguments(Options):
 
         na = None if self.label_na is None else tuple(self.label_na)
         return Layout(self.image_column, self.label_column, na, self.label_separator, self.top_folders)
-
-    @property
-    def rendering(self) -> "Rendering":
-        """The rule by which values and pages are shown, as far as it is given."""
-        from promptccd.images.rendering import Rendering
-
-        try:
-            return Rendering.from_dict({"given": self.window, "pages": self.pages, "fit": self.fit})
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from None
-
-    @property
-    def conflicts(self) -> Literal["refuse", "drop"]:
-        """Treatment of an image with two labels."""
-        return self.conflicting_labels or ("refuse" if self.benchmark is None else "drop")
 
     @property
     def is_benchmark(self) -> bool:

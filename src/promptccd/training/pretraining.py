@@ -51,9 +51,14 @@ def pretrain_backbone(
     if options.cell_size > side:
         raise ConfigurationError(f"Expected cell_size <= {side}, got {options.cell_size}.")
     pixels = images.float() / 255
+    mean, std = (pixels.new_tensor(value).view(3, 1, 1) for value in (IMAGENET_MEAN, IMAGENET_STD))
     drawn = torch_generator("pretraining-targets", seed)
     targets = _KernelComponents(pixels, config.hidden_size, options, drawn)
-    backbone = _initial_backbone(config, seed).to(images.device)
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # the global generator, which transformers draws from, is restored
+        torch.default_generator.manual_seed(seed_of("pretraining-weights", seed))
+        backbone = Dinov2Model(copy.deepcopy(config)).to(images.device)
     optimizer = torch.optim.AdamW(backbone.parameters(), weight_decay=options.weight_decay, betas=(0.9, 0.98))
     steps = math.ceil(len(pixels) / options.batch_size)
     for epoch in progress(range(options.epochs), options.epochs, "pretraining"):
@@ -61,7 +66,7 @@ def pretrain_backbone(
         for step, batch in enumerate(order.to(pixels.device).split(options.batch_size)):
             generator = torch_generator("pretraining-pictures", seed, epoch, step)
             pictures = _warp(_join(pixels[batch], options.join, generator), options, generator)
-            features = backbone(pixel_values=_normalise(pictures)).last_hidden_state[:, 0]
+            features = backbone(pixel_values=(pictures - mean) / std).last_hidden_state[:, 0]
             loss = (F.normalize(features) - targets(pictures)).square().sum(1).mean()
             for group in optimizer.param_groups:
                 group["lr"] = _learning_rate(epoch + step / steps, options, 1 / steps)
@@ -144,19 +149,6 @@ def _warp(pixels: Tensor, options: PretrainingOptions, generator: torch.Generato
 
 def _uniform(shape: tuple[int, ...], limit: float, generator: torch.Generator) -> Tensor:
     return (2 * torch.rand(shape, generator=generator) - 1) * limit
-
-
-def _initial_backbone(config: Dinov2Config, seed: int) -> Dinov2Model:
-    """A backbone with seeded weights; the global generator, which transformers draws from, is restored."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed_of("pretraining-weights", seed))
-        return Dinov2Model(copy.deepcopy(config))
-
-
-def _normalise(pictures: Tensor) -> Tensor:
-    """`promptccd.data.views.normalise` for pictures that are in 0..1 already."""
-    mean, std = (pictures.new_tensor(value).view(3, 1, 1) for value in (IMAGENET_MEAN, IMAGENET_STD))
-    return (pictures - mean) / std
 
 
 def _learning_rate(epoch: float, options: PretrainingOptions, step: float) -> float:
