@@ -101,11 +101,14 @@ def test_a_stranger_and_a_missing_manifest_are_refused(tmp_path: Path) -> None:
         "Desktop.ini",
         ".nfs0012",
         "@eaDir/a",
+        "__pycache__/handler.cpython-313.pyc",  # of an endpoint that imported it from there
         "extra.bin",
+        "extra/__pycache__/a.pyc",
     ):
-        (tmp_path / "one" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "one" / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / "one" / name).write_bytes(b"?")
-    assert problems_of(tmp_path / "one") == ["extra.bin does not belong there"]
+    strangers = ["extra.bin does not belong there", "extra/__pycache__/a.pyc does not belong there"]
+    assert problems_of(tmp_path / "one") == strangers
     (tmp_path / "one" / "checksums.json").unlink()
     assert "checksums.json" in problems_of(tmp_path / "one")[0]
 

@@ -40,8 +40,8 @@ _LEFTOVER = re.compile(  # SQLite may have left its log next to one
     rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}([0-9a-f]{{4}})(?:-journal|-wal|-shm)?", re.DOTALL
 )
 _OF_DISK = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
-# Files that the Hub, its client and git leave next to a fetched checkpoint.
-FETCHED_WITH = (".gitattributes", ".cache/huggingface/", ".git/")
+# Files that the Hub, its client, git, and Python (for handler.py) leave in a checkpoint. None of them is opened.
+LEFT_THERE = (".gitattributes", ".cache/huggingface/", ".git/", "__pycache__/")
 
 
 def write_directory(path: Path, fill: Callable[[Path], None], *, replace: bool = False) -> None:
@@ -220,11 +220,9 @@ def newer_format(version: Any, known: int) -> str | None:
 
 
 def own_files(path: Path) -> set[str]:
-    """Names of a directory's files, without files of systems, the Hub and its client."""
+    """Names of a directory's files, without files of systems, the Hub, its client, git and Python."""
     return {
-        name
-        for name in _files(path)
-        if not name.startswith(FETCHED_WITH) and not systems.left_by_system(name)
+        name for name in _files(path) if not name.startswith(LEFT_THERE) and not systems.left_by_system(name)
     }
 
 

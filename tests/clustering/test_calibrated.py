@@ -228,6 +228,14 @@ def test_what_cannot_be_fitted_is_refused(labelled, stream, what: str) -> None:
 
 def test_it_is_an_estimator_of_scikit_learn(stream) -> None:
     assert clone(CalibratedMixture(known_loss=0.3)).known_loss == 0.3
-    with pytest.raises(NotFittedError):
-        CalibratedMixture().predict(stream[0])
+    failed = CalibratedMixture()
+    with pytest.raises(ValueError, match="label for every point"):
+        failed.fit(stream[0], np.full(len(stream[0]), -1))
+    for mixture in (CalibratedMixture(), failed):
+        assert not hasattr(mixture, "classes_")
+        with pytest.raises(NotFittedError):
+            _ = mixture.classes_
+        for use in (mixture.predict, mixture.predict_proba, mixture.partial_fit):
+            with pytest.raises(NotFittedError):
+                use(stream[0])
     assert doctest.testmod(module).failed == 0

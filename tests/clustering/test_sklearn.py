@@ -135,8 +135,12 @@ def test_where_all_is_labelled_there_is_nothing_to_find() -> None:
     assert kmeans.predict([[1, 0, 0, 0], [0, 0, 0, 1]]).tolist() == [3, 5]
     exact = SemiSupervisedKMeans(3).fit(np.eye(4), [0, 0, -1, 1])
     assert set(exact.labels_) <= {0, 1, 2}
-    with pytest.raises(NotFittedError):
-        SemiSupervisedKMeans().predict(np.eye(4))
+    failed = SemiSupervisedKMeans()
+    with pytest.raises(ValueError, match="whole numbers"):
+        failed.fit(np.eye(4), [0.5] * 4)
+    for kmeans in (SemiSupervisedKMeans(), failed):
+        with pytest.raises(NotFittedError):
+            kmeans.predict(np.eye(4))
 
 
 @pytest.mark.slow

@@ -57,12 +57,6 @@ def test_a_share_is_the_decimal_number() -> None:
             assert spectrum_split(count, percent / 100, 0.5)[0][0] == exact, (percent, count)
 
 
-def test_one_discovery_stage_holds_all_that_is_not_labelled() -> None:
-    split = cut(20, 60, 0.2, 0.8, 1)
-    assert split.class_blocks == (4, 16)
-    assert images_by_category(split, 60).tolist() == [[48] * 4 + [0] * 16, [12] * 4 + [60] * 16]
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -71,7 +65,6 @@ def test_one_discovery_stage_holds_all_that_is_not_labelled() -> None:
         ((20, 0.5, 1.0), "0 < sample_ratio < 1, got 1.0"),
         ((20, 0.5, -0.2), "0 < sample_ratio < 1, got -0.2"),
         ((20, float("nan"), 0.5), "0 < category_ratio < 1, got nan"),
-        ((20, 0.5, 0.5, 3), "discovery_stages to be 1 or 2, got 3"),
         ((4, 0.2, 0.5), "category_ratio 0.2 of 4 categories labels 0 and leaves 4"),
         ((5, 0.8, 0.5), "category_ratio 0.8 of 5 categories labels 4 and leaves 1"),
     ],
@@ -88,10 +81,8 @@ def test_ratios_stand_for_blocks_and_cuts() -> None:
     assert data.resolved.class_blocks == (40, 80, 80)
     assert data.resolved.class_order == BENCHMARKS["cub"].class_order
     assert data.resolved_cuts == ((0.8, 0.5, 1.0), (0.7, 1.0), (1.0,))
-    own = DataArguments(
-        dataset="mine", num_classes=30, category_ratio=0.5, sample_ratio=0.5, discovery_stages=1
-    )
-    assert own.resolved.class_blocks == (15, 15)
+    own = DataArguments(dataset="mine", num_classes=30, category_ratio=0.5, sample_ratio=0.5)
+    assert own.resolved.class_blocks == (15, 8, 7)
     assert DataArguments(benchmark="cub").resolved_cuts is None
     assert DataArguments(cuts=[[0.5, 1.0], [1.0]]).resolved_cuts == [[0.5, 1.0], [1.0]]
 
@@ -102,7 +93,6 @@ def test_ratios_stand_for_blocks_and_cuts() -> None:
         ({"category_ratio": 0.5}, "are given together"),
         ({"sample_ratio": 0.5}, "are given together"),
         ({"category_ratio": 0.5, "sample_ratio": 0.5, "split_rule": "sessions"}, "split_rule sessions"),
-        ({"discovery_stages": 1}, "discovery_stages with both"),
         (
             {"category_ratio": 0.5, "sample_ratio": 0.5, "class_blocks": [7, 1, 1, 1]},
             "class_blocks .7, 1, 1, 1.",

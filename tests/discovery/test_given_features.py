@@ -138,6 +138,21 @@ def test_arrays_in_python_need_no_file(out, tmp_path):
         discover(other, None, out)
 
 
+def test_a_file_may_name_its_model_which_tells_features_of_one_width_apart(tmp_path):
+    rows, table = np.eye(4, dtype=np.float32), pd.DataFrame({"id": [*"abcd"], "features": [*np.eye(4)]})
+    for model in ("clip", "dino"):
+        table.attrs = {"model": model}
+        table.to_parquet(tmp_path / f"{model}.parquet")
+        np.savez(tmp_path / f"{model}.npz", features=rows, ids=[*"abcd"], model=model)
+        metadata = {"ids": json.dumps([*"abcd"]), "model": model}
+        save_file({"features": rows}, tmp_path / f"{model}.safetensors", metadata=metadata)
+    discover(DiscoverySession.from_features(tmp_path / "clip.npz"), None, tmp_path / "out", num_categories=2)
+    for suffix in (".npz", ".parquet", ".safetensors"):
+        discover(DiscoverySession.from_features(tmp_path / f"clip{suffix}"), None, tmp_path / "out")
+        with pytest.raises(RunError, match="another model"):
+            discover(DiscoverySession.from_features(tmp_path / f"dino{suffix}"), None, tmp_path / "out")
+
+
 def test_sounds_of_items_are_played_from_below_the_folder_of_their_table_alone(out, tmp_path):
     wave, ids = b"RIFF\x00\x00\x00\x00WAVEfmt ", ["calls/a.wav", "../b.wav", "calls/c.txt", "calls/gone.wav"]
     (tmp_path / "in" / "calls").mkdir(parents=True)

@@ -47,6 +47,19 @@ def test_a_named_category_is_fixed_for_the_next_grouping(session, albums):
         session.group(2)
 
 
+def test_a_named_category_keeps_its_images_when_the_stage_is_grouped_again(session, albums):
+    """A Space groups again with a trained model."""
+    new, _ = largest_new(grouped(session, albums[2], num_categories=4))
+    images = session.registry.members_of(new)
+    edits.rename(session.registry, new, "herons of two kinds")
+    session.group(7)
+    assert set(session.registry.members_of(new)) >= set(images)
+    for identity in largest_new(session)[1:]:
+        edits.rename(session.registry, identity, f"bird {identity}")
+    with pytest.raises(DataError, match="All 24 images are ignored, named or"):
+        session.group(9)
+
+
 def test_a_saved_session_predicts_like_the_session(session, albums, tmp_path):
     grouped(session, albums[0])
     edits.rename(session.registry, largest_new(session)[0], "heron")

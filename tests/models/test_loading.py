@@ -40,7 +40,11 @@ def test_a_fresh_process_knows_every_variant(tmp_path: Path) -> None:
     ("name", "said"),
     [
         ("team/model", "No model 'team/model': no such folder, and team/model: "),
-        ("./model", "No model './model': no such folder, and ./model: "),
+        ("./model", "No model './model': no such folder. Nothing is at './model'; "),
+        (
+            "images/model",
+            "No model 'images/model': no such folder. Nothing is at 'images/model'; 'images' holds",
+        ),
         ("photograph", "Did you mean 'photographs'?"),
         ("images", "No model in 'images': it has no config.json. Give a finished stage or a backbone."),
     ],

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from huggingface_hub import HfApi
 
 from promptccd.cli.main import main
@@ -56,6 +57,18 @@ def test_precisions_have_a_step_each_and_methods_share_a_look_at_the_data(
     ]
     assert len(list(costs.costs_of(recipes))) == 8
     assert (len(steps), looks) == (4, [1, 2])
+
+
+def test_the_hours_are_unknown_where_a_step_does_not_fit_into_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
+    def full(recipe: Recipe) -> costs.TimedStep:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(costs, "timed_step", full)
+    words = ["sweep", "--config", str(shipped() / "promptccd-digits.yaml"), "--seeds", "1", "--dry-run"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    assert "The hours of 1 of 1 cells are unknown" in capsys.readouterr().out
 
 
 @pytest.mark.moderate

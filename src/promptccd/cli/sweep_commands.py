@@ -267,7 +267,8 @@ def _cost_lines(costs: "Sequence[Cost]") -> list[str]:
     if len(known) < len(costs):
         unknown = len(costs) - len(known)
         lines.append(
-            f"The hours of {unknown} of {len(costs)} cells are unknown: data or backbone are not on this machine."
+            f"The hours of {unknown} of {len(costs)} cells are unknown: data or backbone are not on this machine, "
+            "or a training step does not fit into its memory."
         )
     return lines
 

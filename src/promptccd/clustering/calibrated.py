@@ -138,6 +138,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
     @property
     def classes_(self) -> npt.NDArray[np.int64]:
         """The categories ``(K,)``."""
+        check_is_fitted(self, "gaussians_")
         return np.array(self.gaussians_.ids)
 
     @torch.no_grad()
@@ -152,7 +153,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         Raises:
             ValueError: fewer categories than are known, or more new categories than points.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "gaussians_")
         points, found = _on_device(self, X, reset=False), self.gaussians_
         known = len(found.ids)
         if num_categories is None:
@@ -173,12 +174,12 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
 
     def predict(self, X: Any) -> npt.NDArray[np.int64]:
         """Category ``(N,)``, as in `classes_`."""
-        check_is_fitted(self)
+        check_is_fitted(self, "gaussians_")
         return self.gaussians_.predict(_on_device(self, X, reset=False)).cpu().numpy()
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Probability ``(N, K)`` of every category of `classes_`, under the balance of `predict`."""
-        check_is_fitted(self)
+        check_is_fitted(self, "gaussians_")
         return self.gaussians_.log_joint(_on_device(self, X, reset=False)).softmax(1).cpu().numpy()
 
     @property

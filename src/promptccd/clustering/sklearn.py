@@ -127,7 +127,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
         return -float(self._nearest(X)[1].sum())
 
     def _nearest(self, X: Any) -> tuple[NumericArray, NumericArray]:
-        check_is_fitted(self)
+        check_is_fitted(self, "cluster_centers_")
         points = torch.from_numpy(points_of(self, X, reset=False))
         nearest, distances = nearest_centres(points, torch.from_numpy(self.cluster_centers_))
         return nearest.numpy(), distances.numpy()

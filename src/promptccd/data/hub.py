@@ -7,18 +7,14 @@ network. Every name is checked before a file is opened.
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 from datasets import Dataset, DatasetDict, load_dataset_builder
-from huggingface_hub import DatasetCard, hf_hub_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-)
+from huggingface_hub import DatasetCard, hf_hub_download, snapshot_download
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from promptccd.data.names import display_name
 from promptccd.data.splits import UNUSED, CategorySplit
@@ -46,23 +42,14 @@ def load_hub(name: str, config: str | None = None, revision: str | None = None) 
         DataError: the data set names a file that is not its own; no data were fetched.
         Exception: whatever `datasets` raises.
     """
-    is_silent = False
-    for card in CARDS:
-        try:
-            found = hf_hub_download(
-                name, card, repo_type="dataset", revision=revision, local_files_only=is_silent
-            )
-        except (
-            EntryNotFoundError,
-            LocalEntryNotFoundError,
-            RepositoryNotFoundError,
-            OfflineModeIsEnabled,
-        ) as error:
-            # There is no card; or no network, and then only earlier downloads are read without further requests.
-            is_silent = is_silent or isinstance(error, LocalEntryNotFoundError)
-            continue
-        require_plain_card(Path(found), name)
-        revision = Path(found).parent.name  # from here on the very commit whose card was checked
+    with suppress(
+        LocalEntryNotFoundError, RepositoryNotFoundError
+    ):  # `datasets` reports it, or has read it before
+        options: dict[str, Any] = {"repo_type": "dataset", "revision": revision, "allow_patterns": [*CARDS]}
+        found = Path(snapshot_download(name, **options))
+        for card in CARDS:
+            require_plain_card(found / card, name)
+        revision = found.name  # from here on the very commit whose cards were checked
     builder = load_dataset_builder(name, config, revision=revision)
     # The pinned release of `datasets` refuses such files too; this does not rest on it.
     for file in data_files_of(builder):

@@ -412,14 +412,13 @@ def _checked_cuts(cuts: Sequence[Sequence[float]], num_stages: int) -> Cuts:
     return table
 
 
-DISCOVERY_STAGES = (1, 2)  # the paper's text and its caption can be read either way; two is our reading
 _FIRST_BLOCK_SHARE = 0.7  # as in the split of four stages
 
 
 def spectrum_split(
-    num_categories: int, category_ratio: float, sample_ratio: float, discovery_stages: int = 2
+    num_categories: int, category_ratio: float, sample_ratio: float
 ) -> tuple[tuple[int, ...], Cuts]:
-    """Class blocks and cuts of the spectrum protocol, for `cut_by_rule`.
+    """Class blocks and cuts of the spectrum protocol, with two unlabelled stages, for `cut_by_rule`.
 
     For 20 categories and the ratios 0.5 and 0.5, the first 10 are labelled, with half of their images.
 
@@ -427,7 +426,6 @@ def spectrum_split(
         num_categories: C.
         category_ratio: share of the categories that stage 0 labels, rounded down; above 0 and below 1.
         sample_ratio: share of their images in stage 0, rounded down; above 0 and below 1.
-        discovery_stages: unlabelled stages, 2 or 1; with 1 everything unlabelled comes at once.
 
     Returns:
         Block sizes that sum to C, and per block the share of the remainder that each stage takes.
@@ -438,20 +436,16 @@ def spectrum_split(
     for name, ratio in (("category_ratio", category_ratio), ("sample_ratio", sample_ratio)):
         if not 0 < ratio < 1:
             raise DataError(f"Expected 0 < {name} < 1, got {ratio}: it is a share, 0.2 means 20 %.")
-    if discovery_stages not in DISCOVERY_STAGES:
-        raise DataError(f"Expected discovery_stages to be 1 or 2, got {discovery_stages}.")
     known = math.floor(round(category_ratio * num_categories, 6))  # 100 times 0.29 is 29, and not 28.999...
     new = num_categories - known
-    if known < 1 or new < discovery_stages:
+    if known < 1 or new < 2:
         raise DataError(
             f"category_ratio {category_ratio} of {num_categories} categories labels {known} and leaves {new}; expected "
-            f"at least 1 and {discovery_stages}, one per discovery stage. Set another category_ratio or num_classes."
+            "at least 1 and 2, one per unlabelled stage. Set another category_ratio or num_classes."
         )
     # A cut is ``int(images * ratio)``: a float just below its decimal number would give 28 of 100 images for 0.29.
     is_below = Fraction(sample_ratio) < Fraction(repr(float(sample_ratio)))
     labelled = math.nextafter(sample_ratio, 1.0) if is_below else sample_ratio
-    if discovery_stages == 1:
-        return (known, new), ((labelled, 1.0), (1.0,))
     first = math.ceil(new / 2)
     return (known, first, new - first), ((labelled, 0.5, 1.0), (_FIRST_BLOCK_SHARE, 1.0), (1.0,))
 

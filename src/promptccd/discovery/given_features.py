@@ -56,12 +56,14 @@ class GivenFeatures:
         rows: ``(N, D)`` unit features, float32.
         texts: shown in place of a picture; may be empty.
         place: the file that lists the items; `None` for arrays.
+        model: name of the model that computed them, if the file has it.
     """
 
     ids: tuple[str, ...]
     rows: Tensor
     texts: tuple[str, ...] = ()
     place: Path | None = None
+    model: str = ""
 
     @classmethod
     def of(
@@ -71,6 +73,7 @@ class GivenFeatures:
         texts: Sequence[str] | None = None,
         *,
         place: Path | None = None,
+        model: str = "",
     ) -> "GivenFeatures":
         """Check vectors ``(N, D)`` and normalise them; without `ids`, their numbers from 0 are the ids.
 
@@ -100,7 +103,7 @@ class GivenFeatures:
             raise DataError(
                 f"{what}: the vector of {named[int(bad[0])]!r} is zero or not finite. Leave the item out."
             )
-        return cls(named, rows / norms, tuple(texts or ()), place)
+        return cls(named, rows / norms, tuple(texts or ()), place, model)
 
     @classmethod
     def read(cls, file: str | Path, items: str | Path | None = None) -> "GivenFeatures":
@@ -121,26 +124,25 @@ class GivenFeatures:
         except Exception as error:  # a damaged file raises any exception
             why = _NOT_PLAIN if "pickle" in str(error) else one_line(error)
             raise DataError(f"{display_name(place.name)!r} cannot be read: {why}") from error
-        ids = _column(sheet, IDS)
-        if items is None:
-            return cls.of(vectors, ids, _column(sheet, TEXTS), place=place)
-        place = _existing(items, "Give a table of items, such as CSV with a column id.")
-        sheet = read_sheet(place, (*IDS, *TEXTS))
-        if (listed := _column(sheet, IDS)) is None:
-            raise DataError(f"{display_name(place.name)!r} has no column of ids. Give a column id.")
-        if ids is not None:
-            row_of = {each: row for row, each in enumerate(ids)}
+        ids, model = _column(sheet, IDS), str(sheet.attrs.get("model", ""))
+        if items is not None:
+            place = _existing(items, "Give a table of items, such as CSV with a column id.")
+            sheet = read_sheet(place, (*IDS, *TEXTS))
+            if (listed := _column(sheet, IDS)) is None:
+                raise DataError(f"{display_name(place.name)!r} has no column of ids. Give a column id.")
+            row_of = {each: row for row, each in enumerate(ids or listed)}
             if missing := [each for each in listed if each not in row_of]:
                 raise DataError(
                     f"{len(missing)} items have no features in {display_name(Path(file).name)}, such as {missing[0]!r}."
                 )
-            vectors = np.asarray(vectors)[[row_of[each] for each in listed]]
-        return cls.of(vectors, listed, _column(sheet, TEXTS), place=place)
+            vectors = vectors if ids is None else np.asarray(vectors)[[row_of[each] for each in listed]]
+            ids = listed
+        return cls.of(vectors, ids, _column(sheet, TEXTS), place=place, model=model)
 
     @cached_property
     def space(self) -> str:
-        """Name of the feature space, 32 hexadecimal digits; features of equal widths are comparable."""
-        return hashlib.sha256(f"given features {self.rows.shape[1]}".encode()).hexdigest()[:32]
+        """Name of the feature space, 32 hexadecimal digits: that of features of equal width and model."""
+        return hashlib.sha256(f"given features {self.rows.shape[1]} {self.model}".encode()).hexdigest()[:32]
 
     def embed(self, source: Any, seen: SeenFiles, **options: Any) -> tuple[Intake, Tensor]:
         """Read images, or these items if the source is their own file or `None`; and features, as `Embedder.embed`.
@@ -233,7 +235,7 @@ def _column(sheet: pd.DataFrame, usual: Sequence[str]) -> list[str] | None:
 
 
 def _contents_of(file: Path) -> tuple[np.ndarray, pd.DataFrame]:
-    """The vectors in a file, and columns with ids or texts."""
+    """The vectors in a file, and columns with ids or texts; their ``attrs`` may name the ``model``."""
     suffix, sheet = file.suffix.lower(), pd.DataFrame()
     if suffix not in FORMATS:
         raise DataError(
@@ -245,11 +247,14 @@ def _contents_of(file: Path) -> tuple[np.ndarray, pd.DataFrame]:
         with np.load(file, allow_pickle=False) as stored:
             arrays = dict(stored)
         sheet = pd.DataFrame({name: each.astype(str) for name, each in arrays.items() if each.ndim == 1})
+        sheet.attrs = {name: each.item() for name, each in arrays.items() if each.ndim == 0}
     elif suffix == ".safetensors":  # ids are in the metadata, as a JSON list
         with safe_open(file, "pt") as stored:
             arrays = {name: stored.get_tensor(name).float().numpy() for name in stored.keys()}  # noqa: SIM118
-            sheet = pd.DataFrame({"id": json.loads((stored.metadata() or {}).get("ids", "[]"))})
-        sheet = sheet if len(sheet) else pd.DataFrame()
+            metadata = stored.metadata() or {}
+        listed = json.loads(metadata.get("ids", "[]"))
+        sheet = pd.DataFrame({"id": listed} if listed else {})
+        sheet.attrs = metadata
     else:  # a column of lists, or else all columns of decimals
         sheet = pd.read_parquet(file)
         sheet = sheet if sheet.index.name is None else sheet.reset_index()

@@ -307,8 +307,8 @@ class DiscoverySession:
     def group(self, num_categories: int | None = None) -> StageChange:
         """Group the newest stage's images in addition to fixed categories, see `grouping`; corrections stay.
 
-        Images that came with an earlier stage stay in their categories and are not grouped again, nor are
-        ignored images. Images like an ignored category join that category, which is not counted.
+        Images that came with an earlier stage or are in a category that a person named stay there and are not grouped
+        again, nor are ignored images. Images like an ignored category join that category, which is not counted.
 
         Args:
             num_categories: number of all categories, including fixed ones; `None` estimates the number.
@@ -316,14 +316,16 @@ class DiscoverySession:
         Raises:
             DataError: there cannot be so many, or corrections contradict it; the message names the images.
         """
-        stage, aside = self.current, self.registry.put_aside
-        rows = [row for row in self.fresh if stage.keys[row] not in aside]
+        stage, registry = self.current, self.registry
+        own = {each.id for each in registry.active if each.named and not each.is_fixed(stage.stage)}
+        stay = registry.put_aside | {key for key, each in registry.members.items() if each in own}
+        rows = [row for row in self.fresh if stage.keys[row] not in stay]
         if not rows:
             if num_categories not in (None, self.num_categories):
                 raise DataError(
-                    f"All {len(stage.keys)} images are ignored or were grouped at earlier stages, and these categories "
-                    f"stay. Their number cannot change from {self.num_categories} to {num_categories}: merge or split "
-                    "categories instead."
+                    f"All {len(stage.keys)} images are ignored, named or grouped at earlier stages, and these "
+                    f"categories stay. Their number cannot change from {self.num_categories} to "
+                    f"{num_categories}: merge or split categories instead."
                 )
             self._estimate = CountEstimate.known(max(1, self.num_categories))
             return self.change

@@ -48,7 +48,7 @@ def download_stage(name: str, target: Path) -> str:
                 snapshot_download(found.place, revision=found.revision, local_dir=target)
     except Exception as error:  # a missing repository, a dead connection: a dozen types
         raise HubError(f"Cannot fetch {name!r}: {reason_of(error)}.") from error
-    for extra in target.glob(".*"):  # .gitattributes of the Hub and .cache of its client
+    for extra in (*target.glob(".*"), target / "__pycache__"):  # of the Hub, its client and Python
         remove(extra)
     return found.place
 

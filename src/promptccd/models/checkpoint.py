@@ -17,8 +17,8 @@ from urllib.parse import unquote
 
 import torch
 from huggingface_hub import constants, get_session, get_token, is_offline_mode, snapshot_download, whoami
-from huggingface_hub.errors import LocalEntryNotFoundError, RevisionNotFoundError
-from huggingface_hub.utils import tqdm
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils import tqdm, validate_repo_id
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from promptccd.data.views import sides_of
-from promptccd.errors import CheckpointError, did_you_mean, one_line, shown
+from promptccd.errors import CheckpointError, did_you_mean, nothing_at, one_line, shown
 from promptccd.images.rendering import Rendering
 from promptccd.models.configuration import (
     BACKBONE_TYPES,
@@ -154,9 +154,12 @@ def find_model(
         options = hub_options if revision is None else {**hub_options, "revision": revision}
         options["allow_patterns"] = [os.path.join(escape(inner), each) for each in files]
         try:
+            validate_repo_id(place)
             root = _fetched(place, **options)
-        except OSError as error:
-            raise OSError(f"No model {written!r}: no such folder, and {place}: {error}") from error
+        except (HFValidationError, OSError) as error:
+            is_path = isinstance(error, HFValidationError) or os.path.isdir(os.path.dirname(written))
+            why = f". {nothing_at(written)}" if is_path else f", and {place}: {error}"
+            raise OSError(f"No model {written!r}: no such folder{why}") from error
     found = FoundModel(place, root, inner)
     if (path := file_of(found, CONFIGURATION)) is None:
         folder = Path(root, inner)

@@ -15,7 +15,7 @@ from promptccd.data.tables import BUILT_IN
 from promptccd.errors import PromptCCDError
 from promptccd.models.checkpoint import BUNDLED
 from promptccd.runs.start import model_on_meta, stage_stream
-from promptccd.training.devices import usual_device
+from promptccd.training.devices import is_out_of_memory, usual_device
 from promptccd.training.fast import fast
 from promptccd.training.options import DataArguments
 from promptccd.training.recipe import Recipe
@@ -33,7 +33,7 @@ class TimedStep(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Hours that the steps of a cell take, and bytes of its stages; `None` if the data or model would be fetched."""
+    """Hours that the steps of a cell take, and bytes of its stages; `None` without data, model or memory."""
 
     hours: float | None
     kept: int | None
@@ -54,7 +54,9 @@ def costs_of(recipes: Collection[Recipe]) -> Iterator[Cost]:
         if key not in timed:
             try:
                 timed[key] = timed_step(recipe)
-            except PromptCCDError:  # a backbone of the Hub
+            except Exception as error:  # a backbone of the Hub, or a full GPU
+                if not (isinstance(error, PromptCCDError) or is_out_of_memory(error)):
+                    raise
                 timed[key] = None
         data = repr((recipe.data, training.seed))
         if data not in counted:

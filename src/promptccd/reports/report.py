@@ -16,7 +16,6 @@ from promptccd.evaluation.tables import (
     ABSENT,
     AVERAGE,
     Grid,
-    average_grid,
     over_runs,
     text_grid,
     texts,
@@ -47,7 +46,6 @@ from promptccd.training.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
-FROZEN = "frozen start"  # the backbone before any training, as a row of a page
 COSTS = ["variant", "stage", "seconds", "process_mb", "gpu_mb"]
 MOST_DRAWN = 60  # of a figure that can still be read
 VariantScores = Mapping[str, Sequence[ContinualScore]]
@@ -62,16 +60,13 @@ STREAM_COLUMNS = {
 }  # headings of a table of `stream_rows`, by name
 
 
-def write_report(
-    paths: Sequence[str | Path], out: str | Path, samples: int = 8, baselines: bool = False, **data: Any
-) -> Path:
+def write_report(paths: Sequence[str | Path], out: str | Path, samples: int = 8, **data: Any) -> Path:
     """Write a report of one run, or of several that differ in their seed: means, and pictures of the first.
 
     Args:
         paths: folders of the runs.
         out: folder for the page, ``index.html``, whose path is returned, ``report.csv`` and ``report.json``.
         samples: pictures per discovered category; 0 for no cards.
-        baselines: whether the frozen backbone of the start is scored too.
         data: ``dataset``, ``num_workers`` and ``image_cache`` of `RunEvaluation`.
 
     Raises:
@@ -81,7 +76,6 @@ def write_report(
     require_seeds_alone(paths)
     name = without_seed(Path(paths[0]).resolve().name)
     runs: list[ReportedRun] = []
-    scores: dict[str, list[ContinualScore]] = {name: []}
     for path in paths:
         evaluation = RunEvaluation(str(path), **data)
         if evaluation.num_stages < 2:
@@ -94,22 +88,18 @@ def write_report(
                 f"{path} has no accuracy that could be averaged: report its runs separately."
             )
         runs.append(ReportedRun(evaluation))
-        scores[name].append(runs[-1].score)
-        if baselines and is_scored:
-            scores.setdefault(FROZEN, []).append(evaluation.frozen_backbone())
         if len(runs) == 1:
             found, drawn = _cards(evaluation, runs[0], samples)
     first, facts, cards = runs[0], _run_facts(runs), [card for card in found if card]
     tables = report_tables(runs, cards)
     if is_scored:
         title, template = f"Report of {name}", "report.html.jinja"
-        sections = _scored_sections(runs, tables, scores)
-        tables |= {"compared": variant_averages(scores).round(4)} if baselines else {}
+        sections = _scored_sections(runs, tables)
     else:
         title, template = f"Report of {first.name}", "streams.html.jinja"
         tables = stream_tables(evaluation) | tables
         streams, held_out = stream_grid(stream_rows(evaluation.run)), text_grid(tables["held_out"])
-        sections = {"found": streams, "held_out": held_out, "routing": ([], [])}
+        sections = {"found": streams, "held_out": held_out}
     page = render_page(
         template,
         title=title,
@@ -279,27 +269,18 @@ def stage_charts(stages: pd.DataFrame, variants: Iterable[str]) -> list[Chart]:
     return charts
 
 
-def _scored_sections(
-    runs: Sequence[ReportedRun], tables: ReportTables, scores: Mapping[str, Sequence[ContinualScore]]
-) -> dict[str, object]:
+def _scored_sections(runs: Sequence[ReportedRun], tables: ReportTables) -> dict[str, object]:
     """Sections of the page of scored runs; figures without ``±`` are of the first run."""
-    run, summary, charts = runs[0], tables["summary"], list[Chart]()
-    compared: Grid = ([], [])
-    if FROZEN in scores:
-        stages, compared = stage_table(scores), average_grid(scores)
-        charts = stage_charts(stages, stages["variant"].unique())[1:]  # Old and New
+    run, summary = runs[0], tables["summary"]
     return {
         "averages": {part: texts(summary, part)[-1] for part in PARTS},
         "found": f"{run.score.stages[-1].num_categories} of {run.num_true[-1]}",
         "scores": text_grid(summary.drop(columns=["runs", "true_categories", "true_categories_std"])),
-        "compared": compared,
-        "compared_charts": charts,
         "confusion": [(stage, confusion_map(own)) for stage, own in confusion(run).groupby("stage")],
         "block_map": block_map(tables["blocks"]),
         "blocks": text_grid(over_runs(tables["forgetting"], ["block"])),
         "count_chart": _count_chart(summary[summary["stage"] != AVERAGE]),
         "counting": run.recipe.training.counting,
-        "routing": _means(tables["part_routing"]),
     }
 
 

@@ -12,7 +12,6 @@ from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.registry import load_registry
 from promptccd.errors import RunError
 from promptccd.evaluation.accuracy import matched_categories
-from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import over_runs, score_table
 from promptccd.reports.cards import COLUMNS
 from promptccd.runs import RunEvaluation, stream_rows
@@ -33,7 +32,6 @@ class ReportedRun:
         score: rows of the finished unlabelled stages in ``results.json``; empty for streams without labels.
         num_true: true categories up to each of these stages.
         history: the epochs, as far as recorded.
-        routing: accuracy of the part router; `None` for models without parts.
 
     Raises:
         RunError: the readable images differ from the assigned images, or ``results.json`` lacks a stage.
@@ -53,7 +51,6 @@ class ReportedRun:
             )
         self.num_true = [evaluation.images[row.stage].stage.num_categories for row in self.score.stages]
         self.history = read_history(run.path)
-        self.routing = evaluation.part_routing() if stages.is_scored else None
 
 
 def _read_images(evaluation: RunEvaluation, index: int) -> pd.DataFrame:
@@ -220,19 +217,10 @@ def prompts(run: ReportedRun) -> pd.DataFrame:
     )
 
 
-def routing(run: ReportedRun) -> pd.DataFrame:
-    """Accuracy of the part router; no rows for models without parts."""
-    if run.routing is None:
-        return pd.DataFrame()
-    table = score_table(run.routing).rename(columns={"num_categories": "parts"})
-    return table[["stage", *PARTS, "parts", "num_images"]]
-
-
 _SCORED: Mapping[str, Callable[[ReportedRun], pd.DataFrame]] = {
     "confusion": lambda run: confusion(run)[["stage", "category", "group", "images"]],
     "blocks": blocks,
     "forgetting": forgetting,
-    "part_routing": routing,
 }
 _UNSCORED: Mapping[str, Callable[[ReportedRun], pd.DataFrame]] = {
     "history": history,

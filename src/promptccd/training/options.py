@@ -104,7 +104,6 @@ class DataArguments(Options):
     sample_ratio: float | None = option(
         None, "spectrum protocol: share of their images that stage 0 contains", 0, 1, above=True
     )
-    discovery_stages: int | None = option(None, "spectrum protocol: unlabelled stages (none: 2)", 1, 2)
     window: list[float] | None = option(
         None,
         "values that are black and white in images with more than 8 bits (none: decided by the labelled images)",
@@ -129,9 +128,8 @@ class DataArguments(Options):
         hiding = "cuts, split_rule or a ratio" if blocks is None else f"class_blocks {blocks}"
         for is_wrong, message in (
             (
-                has_ratio != (self.sample_ratio is not None) or (self.discovery_stages and not has_ratio),
-                "category_ratio and sample_ratio are given together, and discovery_stages with both: the spectrum "
-                "protocol needs them.",
+                has_ratio != (self.sample_ratio is not None),
+                "category_ratio and sample_ratio are given together: the spectrum protocol needs both.",
             ),
             (
                 has_ratio and (is_cut or blocks not in (None, list(self.resolved.class_blocks))),
@@ -200,8 +198,7 @@ class DataArguments(Options):
             return None
         from promptccd.data.splits import spectrum_split  # here, so that help does not wait for numpy
 
-        stages = 2 if self.discovery_stages is None else self.discovery_stages
-        return spectrum_split(num_categories, self.category_ratio, self.sample_ratio, stages)
+        return spectrum_split(num_categories, self.category_ratio, self.sample_ratio)
 
 
 @dataclass(kw_only=True)

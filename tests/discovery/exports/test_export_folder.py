@@ -80,6 +80,7 @@ def test_an_export_has_its_files_and_those_of_a_person(
     there = {place: text for place, text in files.items() if text != "gone"}
     assert tree(folder) == {**there, **mine} and (folder / "link").readlink() == Path("nowhere")
     assert (found.written, found.kept, found.left) == (len(there) - kept, kept, [])
+    assert not (tmp_path / f"{WORK}out").exists()  # with its lock
     assert [name for name, _ in found.missing] == [each for each in files if "gone" in each]
     record = (folder / EXPORTED).read_bytes()
     export(tmp_path / "new", there)
@@ -169,7 +170,7 @@ def test_a_folder_that_is_not_listed_is_not_empty(
     (folder / "mine/notes.txt").write_text("mine")
 
     def refused(path: Any = ".") -> Any:
-        if Path(os.fspath(path)).parts[-2:] == (part, "mine"):
+        if Path(str(path)).parts[-2:] == (part, "mine"):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return listed(path)
 

@@ -313,6 +313,8 @@ REFUSED = {
     "a row that is no number": ({"do": "move", "images": [True], "to": 1}, "Expected 'images'"),
     "other photographs": ({"do": "move", "images": [1], "to": 1, "generation": "old"}, "load the page again"),
     "an undo of something else": ({"do": "undo", "number": 7}, "nothing was changed"),
+    "an undo of whatever is newest": ({"do": "undo"}, "Expected 'number'"),
+    "a redo of whatever is next": ({"do": "redo"}, "Expected 'number'"),
     "an unknown action": ({"do": "delete"}, "Expected one of rename"),
     "no action": ({}, "Expected one of rename"),
     "groups that are no list": ({"do": "sort", "images": [0, 1], "to": [0, "a"]}, "Expected 'to' to be a list"),

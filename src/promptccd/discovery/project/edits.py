@@ -383,8 +383,8 @@ def forget(rows: CategoryRegistry, images: Sequence[str] | None = None) -> Mappi
     return {"images": keys}
 
 
-_list(CategoryRegistry.undo, Kind.ENTRY)
-_list(CategoryRegistry.redo, Kind.ENTRY)
+for each in (CategoryRegistry.undo, CategoryRegistry.redo):  # a page names the entry that it shows
+    CORRECTIONS[each.__name__] = {"number": (Kind.ENTRY, True)}
 
 
 class Labelled(NamedTuple):
