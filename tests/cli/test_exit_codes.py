@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
 from promptccd.cli.exit_codes import exit_for
+from promptccd.cli.options import to_json
 from promptccd.errors import DeviceError, DiskError, one_line
 from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
@@ -73,13 +75,6 @@ def test_on_a_terminal_a_training_shows_its_epochs(
 def hear_signals() -> None:
     """What a process in the foreground does; whoever runs the tests may have them in the background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def interpreted(code: str) -> subprocess.CompletedProcess[str]:
-    """What a Python of its own does with some code; it hears signals, whoever runs the tests."""
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, preexec_fn=hear_signals
-    )
 
 
 def lines_of(err: str) -> list[str]:
@@ -221,12 +216,20 @@ def nobody_left(session: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.fault(51)
-@pytest.mark.parametrize(("kind", "times"), [("train", 1), ("train", 2), ("sweep", 2)])
-def test_ctrl_c_of_a_terminal_ends_all_processes_and_what_was_saved_stays(
-    kind: str, times: int, image_folder: Path, backbone_folder: Path, tmp_path: Path
+@pytest.mark.fault(51, 52)
+@pytest.mark.parametrize(
+    ("kind", "number", "times"),
+    [
+        ("train", signal.SIGINT, 1),
+        ("train", signal.SIGINT, 2),
+        ("sweep", signal.SIGINT, 2),
+        ("sweep", signal.SIGTERM, 1),
+    ],
+)
+def test_a_signal_ends_all_processes_in_time_and_what_was_saved_stays(
+    kind: str, number: int, times: int, image_folder: Path, backbone_folder: Path, tmp_path: Path
 ) -> None:
-    """A terminal sends it to the whole group: loaders, cells and their server get it, too."""
+    """A terminal sends Ctrl-C to the whole group: loaders, cells and their server get it, too."""
     values = resumable_recipe(image_folder, backbone_folder, tmp_path / "run")
     values["training"] |= {"epochs": 4_000, "num_workers": 2 if kind == "train" else 0}
     recipe = tmp_path / "tiny.yaml"
@@ -238,38 +241,19 @@ def test_ctrl_c_of_a_terminal_ends_all_processes_and_what_was_saved_stays(
     }[kind]
     with started([*COMMAND, *words]) as process:
         wait_until(lambda: any(where.glob("resume/stage0*")), process)
+        began = time.monotonic()
         for _ in range(times):
-            os.killpg(process.pid, signal.SIGINT)
+            (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
             time.sleep(0.2)
         _, err = process.communicate(timeout=60)
-        assert process.returncode == 130
+        assert time.monotonic() - began < 30  # what Kubernetes grants
+        assert process.returncode == 128 + number
         assert "Traceback" not in err
         assert "Exception ignored" not in err
         (line,) = lines_of(err)
         assert TEXT["run-the-same-command-again"] in line
         assert nobody_left(process.pid)
     assert any(where.glob("resume/stage0*"))
-
-
-@pytest.mark.slow
-@pytest.mark.fault(52)
-def test_sigterm_ends_a_sweep_and_its_cells_within_the_time_that_is_granted(
-    image_folder: Path, backbone_folder: Path, tmp_path: Path
-) -> None:
-    values = resumable_recipe(image_folder, backbone_folder, tmp_path / "run")
-    values["training"]["epochs"] = 4_000
-    recipe = tmp_path / "tiny.yaml"
-    recipe.write_text(json.dumps(values))
-    words = ["sweep", "--config", str(recipe), "--seeds", "1", "--out", str(tmp_path / "out")]
-    with started([*COMMAND, *words]) as process:
-        wait_until(lambda: any(tmp_path.glob("out/tiny-seed1/resume/stage0*")), process)
-        process.send_signal(signal.SIGTERM)
-        started_at = time.monotonic()
-        _, err = process.communicate(timeout=60)
-        assert time.monotonic() - started_at < 30  # what Kubernetes grants
-        assert process.returncode == 143
-        assert len(lines_of(err)) == 1
-        assert nobody_left(process.pid)
 
 
 # Readers and terminals
@@ -338,8 +322,6 @@ def test_a_hostile_environment_changes_no_result(trained_run: Path, pictures: Pa
 def test_names_that_a_terminal_cannot_show_are_shown_by_their_numbers(
     encoding: str, trained_run: Path, pictures: Path, tmp_path: Path
 ) -> None:
-    from shutil import copytree
-
     stage = copytree(trained_run / "stage3", tmp_path / "stage3")
     for words in (
         ["categories", stage, "rename", "0", "Höhlenbär ☃ \u202e"],
@@ -363,7 +345,9 @@ def test_a_message_is_one_line_that_does_nothing_to_a_terminal() -> None:
 # JSON
 
 
-def test_a_reader_that_went_away_is_told_from_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_went_away_is_told_from_refusals_and_from_too_little_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     broken = BrokenPipeError(errno.EPIPE, "Broken pipe")
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as stream:
@@ -377,16 +361,11 @@ def test_a_reader_that_went_away_is_told_from_other_refusals(monkeypatch: pytest
         for stdout in (None, io.StringIO()):
             monkeypatch.setattr(sys, "stdout", stdout)
             assert exit_for(broken) == other
+    memory = exit_for(MemoryError("no room"))  # while a package is imported
+    assert memory is not None and memory.code == DeviceError.exit_code
 
 
-def test_too_little_memory_while_a_package_is_imported_is_no_bug() -> None:
-    end = exit_for(MemoryError("no room"))
-    assert end is not None and end.code == DeviceError.exit_code
-
-
-def test_json_is_json_whatever_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    from promptccd.cli.options import to_json
-
+def test_json_is_json_whatever_the_numbers() -> None:
     text = to_json({"a": float("nan"), "b": [float("inf"), 1.5, (float("-inf"),)], "é": "☃"})
     assert text.isascii()
     assert json.loads(text) == {"a": None, "b": [None, 1.5, [None]], "é": "☃"}

@@ -1,132 +1,240 @@
-"""The commonest mistakes, as people make them: one line says what, why and what to do next."""
+"""Mistakes as people make them: one line says what is wrong and what to type next."""
 
 import json
 import os
+import re
 import shlex
 import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from promptccd.cli.main import main
-from tests.conftest import coloured_images, quick_recipe
+from promptccd.cli.main import COMMANDS, main, parse
+from tests.conftest import quick_recipe
+from tests.discovery.conftest import write_pictures
+
+SIZES = ["--image_size", "24", "--resize_size", "32"]
+SIZES += ["--projection_hidden_size", "16", "--projection_output_size", "16"]
 
 
 @pytest.fixture(scope="module")
-def places(
-    tmp_path_factory: pytest.TempPathFactory, trained_run: Path, image_folder: Path, backbone_folder: Path
-) -> dict[str, Path]:
-    """Things a person has lying around, good ones and others."""
-    root = tmp_path_factory.mktemp("places")
-    found = {
-        name: root / name
-        for name in ("pictures", "empty", "texts", "half", "recipe", "text", "lines", "out", "nowhere")
-    }
-    for name in ("pictures", "empty", "texts"):
-        found[name].mkdir()
-    for row, record in enumerate(coloured_images(3, 3)):
-        record["image"].save(found["pictures"] / f"{row}.png")
-    (found["texts"] / "notes.txt").write_text("no picture")
-    found["text"].write_text("no folder")
-    found["lines"].write_text('{"file_name": "0.png"}\n{"file_name": "1.png"}\n')
-    found["recipe"].write_text(json.dumps(quick_recipe(image_folder, backbone_folder, root / "new")))
-    shutil.copytree(trained_run, found["half"])
-    shutil.rmtree(found["half"] / "stage3")
-    (found["half"] / "stage2" / "model-00002-of-00002.safetensors").write_bytes(b"cut short")
-    return found | {"run": trained_run, "stage": trained_run / "stage3", "bare": backbone_folder}
+def desk(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, image_folder: Path) -> Path:
+    """Where a person works: `my_photos`, trained on and grouped, recipes, and folders without images."""
+    desk = tmp_path_factory.mktemp("desk")
+    for name in ("nothing", "texts", "made"):
+        (desk / name).mkdir()
+    write_pictures(desk / "made", [0, 1, 2, 3], per_category=6)
+    for number, kind in enumerate(("aeroplane", "bonsai", "leopard", "sunflower")):
+        (desk / "my_photos" / kind).mkdir(parents=True)
+        for path in (desk / "made").glob(f"{number}-*"):
+            path.rename(desk / "my_photos" / kind / path.name)
+    (desk / "made").rmdir()
+    for place in (desk / "notes.txt", desk / "texts" / "notes.txt"):
+        place.write_text("a word")
+    (desk / "lines").write_text('{"file_name": "0.png"}\n{"file_name": "1.png"}\n')
+    (desk / "tiny.yaml").write_text(json.dumps(quick_recipe(image_folder, tiny_backbone, Path("runs/tiny"))))
+    with zipfile.ZipFile(desk / "photos.zip", "w") as archive:
+        for path in (desk / "my_photos").rglob("*.png"):
+            archive.write(path, path.relative_to(desk))
+    train = ["train", "my_photos/", "--class_blocks", "2", "1", "1", "--epochs", "1", "--num_workers", "0"]
+    with pytest.MonkeyPatch.context() as here:
+        here.chdir(desk)
+        assert main([*train, *SIZES, "--backbone", str(tiny_backbone)]) == 0
+        assert main(["discover", "photographs", "my_photos/", "--out", "groups/"]) == 0
+    run, half = desk / "runs" / "promptccd-my_photos", desk / "runs" / "half"
+    half.mkdir()
+    for name in ("manifest.json", "split.json"):
+        shutil.copy(run / name, half)
+    weights = shutil.copytree(run, desk / "runs" / "damaged") / "stage2" / "model-00002-of-00002.safetensors"
+    weights.write_bytes(b"cut short")
+    return desk
 
 
-MISTAKES = {
+# What is typed where there is no network, and what the answer says: often the wrong value and what to type next.
+MISTAKES = [
+    ("open fotos/", "fotos", "promptccd discover"),
+    ("open", "FOLDER", "promptccd open --help"),
+    ("open nothing --no-browser", "nothing", "promptccd open --help"),
+    ("open runs/promptccd-my_photos", "runs/promptccd-my_photos", "promptccd open PHOTOGRAPHS --model"),
+    ("open my_photos --model photograph --no-browser", "photograph", "photographs"),
+    ("discover photographs fotos/ --out new/", "fotos", "my_photos"),
+    ("discover photograph my_photos/ --out new/", "photograph", "photographs"),
+    ("discover my_photos/ --out new/", "IMAGES", "promptccd discover MODEL IMAGES --out DIR"),
+    ("discover photographs my_photos/", "--out", "--out DIR"),
+    ("discover photographs my_photos/ --out my_photos/groups", "my_photos/groups", "--out"),
+    ("categories groups/ rename 99 heron", "99", "promptccd categories --help"),
+    ("categories group/ rename 0 heron", "group", "groups"),
+    ("categories groups/ merge 1", "got 1", "promptccd categories --help"),
+    ("categories groups/ undo", "stage 0", "Rename"),
+    ("categories groups/", "ACTION", "promptccd categories --help"),
+    ("categories runs/promptccd-my_photos list", "promptccd-my_photos", "promptccd-my_photos/stage2"),
+    ("demo photograph --no-browser", "photograph", "promptccd demo photographs"),
+    ("train fotos/ --class_blocks 2 1 1", "fotos/", "my_photos"),
+    ("train my_photos/", "my_photos/", "--class_blocks 2 1 1"),
+    ("train my_photos/ --class_blocks 2 1 1 --output_dir runs/new", "facebook/dinov2-base", "--backbone"),
+    ("train my_photos/ --unlabeled texts", "--unlabeled", "--unlabelled"),
+    ("train my_photos/ --unlabelled nothing", "nothing", "leave it out"),
+    ("train my_photos/ --class_blocks 2 1 1 --unlabelled nothing", "class_blocks [2, 1, 1]", "give one or the other"),
+    ("train my_photos/ --class_blocks 2 1 1 --backbone photograph --epochs 8", "photograph", "photographs"),
+    ("train my_photos/ --class_blocks 2 1 1 --backbone photographs --epochs 9", "9", "--output_dir"),
+    ("train my_photos/leopard --class_blocks 2 1 1 --backbone photographs", "category", "promptccd discover"),
+    ("train notes.txt --class_blocks 2 1 1 --backbone photographs", "notes.txt", "path,label"),
+    ("train my_photos --class_blocks 2 1 1 --method prompccd", "prompccd", "promptccd"),
+    ("train --config promptccd-cifar100 --epochs 100 --seed 7", "uoft-cs/cifar100", "--config promptccd-digits"),
+    ("evaluate runs/promptccd-my_photo", "runs/promptccd-my_photo", "runs/promptccd-my_photos"),
+    ("evaluate runs/promptccd-my_photos/stage2", "stage2", "runs/promptccd-my_photos"),
+    ("report runs/promptccd-my_photos", "--out", "--out DIR"),
+    ("predict runs/promptccd-my_photos/stage2 my_images/", "my_images/", "my_photos"),
+    ("predict photographs my_photos/", "photographs", "promptccd discover photographs IMAGES --out groups/"),
+    ("predict runs/promptccd-labelld my_photos/", "runs/promptccd-labelld", "--help"),
+    ("predict runs/promptccd-my_photos/stage2", "FOLDER", "promptccd predict MODEL FOLDER"),
+    ("discover runs/promptccd-my_photos my_photos/ --out found/", "promptccd-my_photos", "promptccd-my_photos/stage2"),
+    ("discover runs/promptccd-my_photos/stage2 my_photos/ --out groups/", "groups", "--out"),
     # Words
-    "an option with a slip": ("train --learning-rate 0.1", "did you mean --learning_rate?"),
-    "an option that does not exist": ("train --frobnicate", "Nothing is called --frobnicate"),
-    "a stage to push": ("push {stage} --dry-run", "is not a run: it has no manifest.json. Give "),
-    "a bare name offline": ("predict promptccd-cub-stage3 {pictures}", "Give OWNER/promptccd-cub-stage3"),
+    ("train --learning-rate 0.1", "did you mean --learning_rate?"),
+    ("train --frobnicate", "Nothing is called --frobnicate"),
+    ("push {stage} --dry-run", "is not a run: it has no manifest.json. Give "),
+    ("predict promptccd-cub-stage3 my_photos", "Give OWNER/promptccd-cub-stage3"),
     # Numbers
-    "a negative learning rate": ("train --learning_rate -1", "Expected learning_rate >= 0, got -1.0"),
-    "a rate that is none": ("train --learning_rate nan", "Expected learning_rate >= 0, got nan"),
-    "a batch of a billion": ("train --batch_size 1000000000", "Expected batch_size <= 1048576"),
-    "a number of 5000 digits": ("train --epochs {digits}", "Expected training.epochs to be int"),
-    "so many categories": ("discover {stage} {pictures} --out {out} --num_categories 100000000000", "got 1000"),
-    "categories of 5000 digits": ("discover {stage} {pictures} --out {out} --num_categories {digits}", "whole number"),
-    "an id of 5000 digits": ("categories {stage} rename {digits} heron", "the number or the name of a category"),
-    "a negative id": ("categories {stage} rename -- -1 heron", "or the name of a category, got '-1'"),
-    "a negative seed": ("discover {stage} {pictures} --out {out} --seed -1", "whole number from 0"),
-    "workers below none": ("evaluate {run} --num_workers -1", "whole number from 0 to 512, got '-1'"),
-    "a port that none is": ("demo {bare} --port 99999999", "whole number from 1 to 65535"),
-    "a stage that was not trained": ("push {run} --namespace me --stage 9 --dry-run", "9"),
+    ("train --learning_rate -1", "Expected learning_rate >= 0, got -1.0"),
+    ("train --learning_rate nan", "Expected learning_rate >= 0, got nan"),
+    ("train --batch_size 1000000000", "Expected batch_size <= 1048576"),
+    ("train --epochs {digits}", "Expected training.epochs to be int"),
+    ("discover {stage} my_photos --out new --num_categories 100000000000", "got 1000"),
+    ("discover {stage} my_photos --out new --num_categories {digits}", "whole number"),
+    ("discover {stage} my_photos --out new --num_categories 0", "a whole number from 1, got '0'"),
+    ("discover {stage} my_photos --out new --num_categories 1",
+        "Expected 4 <= num_categories <= 28, from known categories (4)"),
+    ("discover {stage} my_photos --out new --adapt --epochs 0", "Expected epochs >= 1, got 0"),
+    ("discover {stage} my_photos --out new --adapt --batch_size 1", "Expected batch_size >= 2, got 1"),
+    ("discover {stage} my_photos --out new --limit 23", "holds 24 files; the limit is 23. Give fewer at a time"),
+    ("discover {stage} my_photos --out new --device cuda:99", "Cannot compute on 'cuda:99' ("),
+    ("predict {stage} my_photos --device nonsense", "Cannot compute on 'nonsense' (", "such as cpu or cuda:0"),
+    ("predict {stage} my_photos --device cpu:x", "Cannot compute on 'cpu:x' (", "such as cpu or cuda:0"),
+    ("categories {stage} rename {digits} heron", "the number or the name of a category"),
+    ("categories {stage} rename -- -1 heron", "or the name of a category, got '-1'"),
+    ("discover {stage} my_photos --out new --seed -1", "whole number from 0"),
+    ("evaluate {run} --num_workers -1", "whole number from 0 to 512, got '-1'"),
+    ("demo {bare} --port 99999999", "whole number from 1 to 65535"),
+    ("push {run} --namespace me --stage 9 --dry-run", "9"),
     # Values
-    "a variant that does not exist": ("train --variant promptccd++", "| promptccd | promptccd-b"),
-    "a benchmark that does not exist": ("train --benchmark cifar", "to be digits | cifar100"),
-    "a field of another variant": ("train --config {recipe} --pool_size 5", "'pool_size' of section 'model' for"),
-    "class blocks that are too many": ("split {recipe} --class_blocks 4 4", "sum to 8, but the data set has 5"),
-    "a column that is not there": ("split {recipe} --label_column kind", "No column 'kind'. Columns: "),
-    "a crop larger than the picture": ("split {recipe} --image_size 64", "Expected image_size <= resize_size"),
-    "a set without a value": ("sweep --config {recipe} --seeds 1 --set epochs", "--set KEY=V1,V2, got 'epochs'"),
-    "an export that does not exist": ("discover {stage} {pictures} --out {out} --export zip", "invalid choice: 'zip'"),
+    ("train --variant promptccd++", "| promptccd | promptccd-b"),
+    ("train --benchmark cifar", "to be digits | cifar100"),
+    ("train --config tiny.yaml --pool_size 5", "'pool_size' of section 'model' for"),
+    ("train --config tiny.yaml --variant promptccd-pp --num_parts 1", "num_parts: Expected a number from 2 to 1024"),
+    ("parameters tiny.yaml --variant promptccd-pp --num_parts 1", "num_parts: Expected a number from 2 to 1024"),
+    ("train --config tiny.yaml --variant promptccd-pp --pool_size 3 --prompts_per_patch 4",
+        "prompts_per_patch <= pool_size (3), got 4"),
+    ("train --config tiny.yaml --category_count guess", "known | split_merge | stream | kmeans or list"),
+    ("train --config tiny.yaml --category_count 3 5 4", "non-decreasing, got [3, 5, 4]"),
+    ("train --config tiny.yaml --category_count 3 4", "each of 3 unlabelled stages, ", " got [3, 4]"),
+    ("train --config tiny.yaml --category_count 1 4 4", "below the 2 labelled categories, got [1, 4, 4]"),
+    ("split tiny.yaml --class_blocks 4 4", "sum to 8, but the data set has 5"),
+    ("split tiny.yaml --label_column kind", "No column 'kind'. Columns: "),
+    ("split tiny.yaml --image_size 64", "Expected image_size <= resize_size"),
+    ("evaluate {run} --estimator kmeans", "estimator 'kmeans' changes nothing for protocol cacc"),
+    ("evaluate {run} --protocol part-routing --baselines", "No baseline can be scored by part-routing"),
+    ("discover {stage} my_photos --out new --export zip", "invalid choice: 'zip'"),
     # Places
-    "a recipe that is not there": ("train --config {nowhere}", "No such file or directory"),
-    "a data set that is not there": ("split {recipe} --dataset ./nowhere", "Nothing is at './nowhere'"),
-    "a backbone that is not there": ("train --config {recipe} --backbone ./nowhere", "backbone './nowhere'"),
-    "a backbone for a stage": ("predict {bare} {pictures}", "backbone"),
-    "a drive of Windows": ("predict {stage} C:\\\\Users\\\\me\\\\photos", "Nothing is at"),
-    "a folder without files": ("predict {stage} {empty}", "No files to predict"),
-    "no image to explain": ("explain {stage} {texts}/notes.txt --out {out}", "Cannot read"),
-    "a list of images in another format": ("split {lines}", "is not YAML"),
-    "images that are not there": ("discover {stage} nowhere/at/all --out {out}", "Nothing is at"),
-    "images of the web": ("discover {stage} https://example.org/a.zip --out {out}", "https://example.org/a.zip"),
-    "a model that is not there": ("discover {nowhere} {pictures} --out {out}", "nowhere"),
-    "a folder without categories": ("categories {empty} list", "holds no registry of categories"),
-    "a text for images": ("discover {stage} {text} --out {out}", "File 'text' holds no image"),
-    "results where a file is": ("report {run} --out {text}", "Cannot write to"),
-    "a run where the images are": (
-        "train {pictures} --class_blocks 2 1 --backbone {bare} --output_dir {pictures}", "is the folder of the images"
-    ),
-    "a run where a file is": ("train --config {recipe} --output_dir {text}/run", "Cannot write to"),
-    "a stage that is damaged": ("evaluate {half}", "model-00002-of-00002.safetensors was altered or cut short"),
-    "a run to compare that is not there": ("report {run} {nowhere} --compare --out {out}", "Nothing is at"),
-    "a backbone that shall be adapted": ("discover {bare} {pictures} --out {out} --adapt", "cannot be adapted"),
-    "names for a repository that none may have": ("verify 'a b/c d'", "Cannot fetch"),
-}  # fmt: skip
+    ("train --config texts/nowhere.yaml", "No such file or directory"),
+    ("train --config .", "Is a directory"),
+    ("train --config /proc/self/mem", "/proc/self/mem"),
+    ("split tiny.yaml --dataset ./nowhere", "Nothing is at './nowhere'"),
+    ("train --config tiny.yaml --backbone ./nowhere", "backbone './nowhere'"),
+    ("predict {bare} my_photos", "backbone"),
+    ("predict {stage} C:\\\\Users\\\\me\\\\photos", "Nothing is at"),
+    ("predict {stage} nothing", "No files to predict"),
+    ("explain {stage} texts/notes.txt --out new", "Cannot read"),
+    ("split lines", "is not YAML"),
+    ("discover {stage} https://example.org/a.zip --out new", "https://example.org/a.zip"),
+    ("discover ./nowhere my_photos --out new", "nowhere"),
+    ("categories nothing list", "holds no registry of categories"),
+    ("discover {stage} notes.txt --out new", "File 'notes.txt' holds no image"),
+    ("report {run} --out notes.txt", "Cannot write to"),
+    ("train my_photos --class_blocks 2 1 1 --backbone {bare} --output_dir my_photos", "is the folder of the images"),
+    ("train --config tiny.yaml --output_dir notes.txt/run", "Cannot write to"),
+    ("evaluate runs/damaged", "model-00002-of-00002.safetensors was altered or cut short"),
+    ("report {run} nowhere --compare --out new", "Nothing is at"),
+    ("discover {bare} my_photos --out new --adapt", "cannot be adapted"),
+    ("verify 'a b/c d'", "Cannot fetch"),
+]  # fmt: skip
+
+
+@pytest.mark.fault(55)
+@pytest.mark.parametrize("row", MISTAKES, ids=lambda row: row[0][:40])
+def test_a_mistake_ends_in_a_line_that_says_what_is_next_and_makes_nothing_else(
+    row: tuple[str, ...], desk: Path, tiny_backbone: Path, run, monkeypatch
+) -> None:
+    monkeypatch.chdir(desk)
+    typed, *said = row
+    places = {
+        "run": "runs/promptccd-my_photos",
+        "stage": "runs/promptccd-my_photos/stage2",
+        "bare": tiny_backbone,
+    }
+    before = {*os.listdir(desk), "new", "nothing-groups"}
+    code, out, err = run(*(word.format(**places, digits="7" * 5000) for word in shlex.split(typed)))
+    assert code in (2, 3, 5)
+    assert out == ""
+    (line,) = [each for each in err.splitlines() if each.startswith("promptccd: ")]
+    assert err.splitlines()[-1] == line
+    assert [each for each in said if each not in line] == []
+    assert "Traceback" not in err
+    assert len(line) < 900
+    assert {*os.listdir(desk)} <= before
+    next_words = said[-1]
+    if re.match(r"promptccd \S+ .*[A-Z]|promptccd \S+ --help", next_words) and "--model" not in next_words:
+        assert_parses(next_words)
+
+
+def assert_parses(command: str) -> None:
+    """A command is one that can be typed; of one that is only named, there is one of that name."""
+    name, *words = shlex.split(command)[1:]
+    if name != "--help" and not words:
+        assert any(name in each for each in COMMANDS.values()), command
+    elif words:
+        try:
+            parse([name, *words])
+        except SystemExit as left:
+            assert left.code == 0  # --help
 
 
 @pytest.mark.slow
-@pytest.mark.fault(55)
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_and_changes_nothing(
-    mistake: str, places: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    text, said = MISTAKES[mistake]
-    words = [word.format(**places, digits="7" * 5000) for word in shlex.split(text)]
-    capsys.readouterr()
-    code = main(words)
-    out, err = capsys.readouterr()
-    assert code in (2, 3, 5)
-    assert out == ""
-    (line,) = [line for line in err.splitlines() if line.startswith("promptccd: ")]
-    assert said in line
-    assert "Traceback" not in err
-    assert len(line) < 900
-    assert os.listdir(tmp_path) == []
+def test_without_a_network_the_wait_is_said_once_and_ends(desk: Path, tmp_path: Path) -> None:
+    """In processes that see no network at all, as in a container, and were not told so."""
+    alone = ["unshare", "--map-root-user", "--net"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False).returncode:
+        pytest.skip("this machine takes no network away from a process")
+    environment = {**os.environ, "HF_HOME": str(tmp_path)}
+    del environment["HF_HUB_OFFLINE"]
+    of_the_hub = [row for row in MISTAKES if row[1].startswith(("facebook/", "uoft-cs/"))]
+    waiting = [
+        subprocess.Popen(
+            [*alone, sys.executable, "-m", "promptccd", *shlex.split(typed)],
+            cwd=desk, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for typed, *_ in of_the_hub
+    ]  # fmt: skip
+    for (_, wrong, next_words), process in zip(of_the_hub, waiting, strict=True):
+        _, said = process.communicate(timeout=180)
+        assert process.returncode == 2
+        asks_again = wrong.startswith("uoft-cs/")  # a data set; the first failure of a model ends the command
+        assert said.count("The Hub does not answer") == asks_again
+        assert "Retrying" not in said
+        assert wrong in said.splitlines()[-1] and next_words in said.splitlines()[-1]
 
 
-def test_two_exports_named_one_by_one_are_both_made(
-    places: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--export", "folders", "--export", "sidecars"]
-    assert (
-        main(["discover", str(places["stage"]), str(places["pictures"]), "--out", str(tmp_path), *options])
-        == 0
-    )
+def test_exports_named_one_by_one_are_all_made(desk: Path, tmp_path: Path, run) -> None:
+    options = ["--export", "folders", "--export", "sidecars", "--out", tmp_path]
+    stage = desk / "runs" / "promptccd-my_photos" / "stage2"
+    assert run("discover", stage, desk / "my_photos" / "bonsai", *options)[0] == 0
     assert {"folders", "sidecars"} <= {item.name for item in tmp_path.iterdir()}
 
 
-def test_seeds_and_recipes_named_one_by_one_are_all_taken(
-    places: dict[str, Path], capsys, tmp_path: Path
-) -> None:
-    options = ["--seeds", "1", "2", "--seeds", "3", "--dry-run", "--json", "--out", str(tmp_path)]
-    assert main(["sweep", "--config", str(places["recipe"]), *options]) == 0
-    assert [row["cell"] for row in json.loads(capsys.readouterr().out)] == [
-        f"recipe-seed{seed}" for seed in (1, 2, 3)
-    ]
+def test_seeds_named_one_by_one_are_all_taken(desk: Path, tmp_path: Path, run) -> None:
+    options = ["--seeds", "1", "2", "--seeds", "3", "--dry-run", "--json", "--out", tmp_path]
+    _, out, _ = run("sweep", "--config", desk / "tiny.yaml", *options)
+    assert [row["cell"] for row in json.loads(out)] == [f"tiny-seed{seed}" for seed in (1, 2, 3)]

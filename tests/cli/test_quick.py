@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from promptccd.cli.main import COMMANDS
+from promptccd.discovery.project import load_registry
 from tests.messages import TEXT
 from tests.test_structure import EXPORTED, MODULES, PACKAGES
 
@@ -31,12 +33,6 @@ def heavy_modules_of(words: Sequence[object], heavy: Sequence[str] = HEAVY) -> s
     return python(code, *words).splitlines()[-1]
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
-    assert (
-        python(f"import sys, promptccd; print([each for each in {HEAVY} if each in sys.modules])") == "[]\n"
-    )
-
-
 @pytest.mark.parametrize("given", [None, "ACTIVE"])
 def test_threads_of_torch_sleep_while_they_wait_unless_told(
     given: str | None, monkeypatch: pytest.MonkeyPatch
@@ -54,33 +50,18 @@ def test_threads_of_torch_sleep_while_they_wait_unless_told(
     assert python(code).splitlines()[-1] == f"{given or 'PASSIVE'} False"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--help",
-        "--version",
-        "audit --benchmark cub",
-        "recipes",
-        "discover --out x",
-        "discover a /none --out x",
-    ],
-)
-def test_commands_that_need_no_model_and_mistakes_import_nothing_heavy(words: str) -> None:
-    assert heavy_modules_of(words.split()) == "[]"
+HELP = ["--version", *(f"{name} --help" for name in ("train", "sweep", "discover", "open", "categories"))]
+LIGHT = ["--help", "audit --benchmark cub", "recipes", "discover --out x", "discover a /none --out x"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["--version", "train --help", "sweep --help", "discover --help", "open --help", "categories --help"],
-)
-def test_help_waits_for_no_numbers_and_no_pictures(words: str) -> None:
-    assert heavy_modules_of(words.split(), (*HEAVY, "numpy", "PIL")) == "[]"
+@pytest.mark.parametrize("words", [*HELP, *LIGHT])
+def test_help_mistakes_and_what_needs_no_model_import_nothing_heavy(words: str) -> None:
+    """Help waits for no numbers and no pictures either."""
+    assert heavy_modules_of(words.split(), (*HEAVY, "numpy", "PIL") if words in HELP else HEAVY) == "[]"
 
 
 @pytest.mark.moderate
 def test_no_help_waits_for_what_its_command_needs() -> None:
-    from promptccd.cli.main import COMMANDS
-
     names = [name for commands in COMMANDS.values() for name in commands]
     code = (
         "import sys\nfrom promptccd.cli.main import command_parser\n"
@@ -93,8 +74,6 @@ def test_no_help_waits_for_what_its_command_needs() -> None:
 
 @pytest.mark.moderate
 def test_reading_and_renaming_categories_imports_nothing_heavy(tmp_path: Path, trained_run: Path) -> None:
-    from promptccd.discovery.project import load_registry
-
     registry = load_registry(trained_run / "stage3")
     registry.write_to(tmp_path / "categories.sqlite")
     assert heavy_modules_of(["categories", tmp_path, "list"]) == "[]"

@@ -132,12 +132,6 @@ def test_a_file_that_is_no_recipe_is_one_line(
     assert not (tmp_path / "pwned").exists()
 
 
-@pytest.mark.parametrize("path", ["missing", ".", "/proc/self/mem"])  # no right to read, also for root
-def test_a_place_that_holds_no_recipe_is_one_line(path: str, tmp_path: Path, capsys) -> None:
-    assert main(["train", "--config", str(tmp_path / path)]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
 def test_nothing_written_is_none(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text("views:\ntraining:\n  discovery_epochs:\n  epochs: 3\n")

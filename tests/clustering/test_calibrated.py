@@ -41,21 +41,6 @@ def squared(points: np.ndarray, means: np.ndarray) -> np.ndarray:
     return ((points[:, None] - means) ** 2).sum(2)
 
 
-def test_the_metric_is_the_formula(labelled) -> None:
-    points, labels = labelled
-    mixture = CalibratedMixture().fit(points, labels)
-    means = np.stack([points[labels == each].mean(0) for each in range(KNOWN)])
-    residuals = points - means[labels]
-    shrinkage = max(0.01, ledoit_wolf_shrinkage(residuals, assume_centered=True))
-    values, vectors = np.linalg.eigh(residuals.T @ residuals / (len(points) - KNOWN))
-    values = (1 - shrinkage) * values + shrinkage * values.mean()
-    whitener = vectors @ np.diag(values**-0.25) @ vectors.T
-    whitener /= np.sqrt(((residuals @ whitener) ** 2).mean() * 40 / 39)
-    assert mixture.gaussians_.whitener.numpy() == pytest.approx(whitener, rel=1e-9)
-    assert mixture.gaussians_.means.numpy() == pytest.approx(means @ whitener, rel=1e-9)
-    assert mixture.gaussians_.sizes.tolist() == [40] * KNOWN
-
-
 SIZES = np.arange(10, 10 + KNOWN)  # of labelled categories
 
 
@@ -126,9 +111,12 @@ def test_the_fit_of_a_stream_is_the_formula(seed: int, likelier: int, loss: floa
     assert (mixture.predict(stream) == joint.argmax(1)).all()
 
 
-def test_temperature_and_sharpness_are_the_formula() -> None:
+@pytest.mark.parametrize(
+    ("sizes", "noise"), [([40] * KNOWN, 1.0), ([12, 12, 9, 2, 1, 1], 2.5)], ids=["many images", "some alone"]
+)
+def test_metric_temperature_and_sharpness_are_the_formula(sizes: list[int], noise: float) -> None:
     """Also with categories of one or two images, which some folds lack."""
-    points, labels = drawn([12, 12, 9, 2, 1, 1], seed=3, noise=2.5)
+    points, labels = drawn(sizes, seed=3, noise=noise)
     points -= points[labels < 2].mean(0)  # around 0, where a category without images would have its mean
     mixture = CalibratedMixture().fit(points, labels)
     means = np.stack([points[labels == each].mean(0) for each in range(KNOWN)])
@@ -161,12 +149,14 @@ def test_temperature_and_sharpness_are_the_formula() -> None:
     factor, sharper = module.TEMPERATURES[losses.argmin(1)].tolist()
     assert mixture.gaussians_.sharpness == pytest.approx(sharper / factor, rel=1e-9)
     whitened = residuals @ whitener(residuals, KNOWN)
-    sizes = np.bincount(labels)[labels]
-    apart = np.where(sizes > 1, sizes / np.maximum(sizes - 1, 1), 1)
+    own_size = np.array(sizes)[labels]
+    apart = np.where(own_size > 1, own_size / np.maximum(own_size - 1, 1), 1)
     variance = ((whitened**2).sum(1) * apart).mean() / WIDTH
     assert mixture.gaussians_.temperature == pytest.approx(factor, rel=1e-9)
     scaled = whitener(residuals, KNOWN) / np.sqrt(variance)
-    assert mixture.gaussians_.whitener.numpy() == pytest.approx(scaled, rel=1e-6, abs=1e-9)
+    assert mixture.gaussians_.whitener.numpy() == pytest.approx(scaled, rel=1e-9)
+    assert mixture.gaussians_.means.numpy() == pytest.approx(means @ scaled, rel=1e-9)
+    assert mixture.gaussians_.sizes.tolist() == sizes
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -96,15 +96,6 @@ def test_stops_at_the_squared_sum_of_movements():
     assert AnchoredKMeans(6, tol=tol).fit(unlabelled, labelled, labels).n_iter_ == 4
 
 
-def test_labelled_points_pull_their_centre_even_when_another_is_nearer():
-    # The labelled point at 10 lies on the other category's centre, and stays where its label says.
-    labelled, labels = np.array([[0.0], [10.0], [10.0]]), np.array([0, 0, 1])
-    model = AnchoredKMeans(2).fit(np.array([[4.0], [11.0]]), labelled, labels)
-    assert model.labels_.tolist() == [0, 1]
-    np.testing.assert_allclose(model.cluster_centers_, [[14 / 3], [10.5]])
-    assert model.inertia_ == pytest.approx((14 / 3) ** 2 + (16 / 3) ** 2 + (2 / 3) ** 2 + 0.25 + 0.25)
-
-
 def test_ids_with_gaps_come_back_and_new_ids_follow_the_largest():
     unlabelled, labelled, labels = mixed()
     plain = AnchoredKMeans(10, n_init=5, random_state=0).fit(unlabelled, labelled, labels)

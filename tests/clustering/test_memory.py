@@ -97,8 +97,3 @@ def test_how_much_is_read_at_once_changes_no_spread_and_images_of_no_row_are_lef
         torch.testing.assert_close(getattr(of_rows, name), getattr(blocked, name), rtol=1e-6, atol=0)
     metrics = [each.whitener @ each.whitener.T for each in (of_rows, blocked)]
     torch.testing.assert_close(*metrics, rtol=1e-5, atol=1e-5)
-    some = torch.where(counts, rows, -1)
-    every, of_none = (
-        measure_spread(points, some, prototypes, seed=1, labelled=each) for each in (None, ~counts)
-    )
-    assert every.temperature == of_none.temperature

@@ -152,17 +152,6 @@ def test_finds_the_count_of_very_unequal_sizes_under_a_matched_prior(start):
     assert abs(split_and_merge(points, start, prior=matched, seed=0).count - 20) <= 1
 
 
-def test_the_papers_prior_has_a_size_of_its_own():
-    # Not what one would wish for, but what the formula says: small groups merge, a large one splits.
-    points, groups = blobs([15, 15, 50, 150])
-    prior = NormalInverseWishart()
-    marginals = log_marginal_likelihood(points, groups, 4, prior)
-    halves = module.halve(points, groups, 4, torch.Generator().manual_seed(0))
-    splits = log_hastings_split(points, groups, halves, marginals, prior)
-    assert (splits[:3] < 0).all() and splits[3] > 0
-    assert log_hastings_merge(points, groups, torch.tensor([[0, 1]]), marginals, prior) > 0
-
-
 def test_bad_input_is_one_clear_line():
     points, _ = blobs([10, 10], width=8)
     for start in (0, 21):

@@ -8,30 +8,12 @@ from pathlib import Path
 import pytest
 
 from promptccd.data.folders import FolderSource, images_in
-from promptccd.data.names import system_reason
 from promptccd.discovery.intake.archives import ArchiveSource
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 from tests.data.layouts import picture, put
 from tests.messages import TEXT
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("a/b.png", ""),
-        ("a/.b.png", "hidden file"),
-        ("a/.cache/c/b.png", "in a hidden folder"),
-        ("A/Thumbs.db", "left there by an operating system"),
-        ("__MACOSX/b.png", "left there by an operating system"),
-        ("A.photoslibrary/resources/b.png", "in the library of a program: export its photographs"),
-        ("a/._b.png", "left there by an operating system"),
-    ],
-)
-def test_what_no_person_put_there_is_skipped(name: str, reason: str) -> None:
-    assert system_reason(name) == reason
-
 
 NAMES_OF_ZIPS = {
     "utf-8": ["写真/鳥.png", "ö.png"],
@@ -66,20 +48,26 @@ def test_names_in_archives_are_decoded_by_the_code_page_that_fits(
 
 
 SIDE_FILES = {
-    ".IMG_7.heic.icloud": "not downloaded from iCloud: in the Finder choose Download Now, and give the folder again",
-    "IMG_1.AAE": "left there by Photos: what was edited",
-    "MVI_1.THM": "left there by a camera: a small picture of a film",
-    ".hidden.jpg": "hidden file",
-    "._IMG_1.jpg": "left there by an operating system",
+    "a/.IMG_7.heic.icloud": "not downloaded from iCloud: in the Finder choose Download Now, and give the folder again",
+    "a/IMG_1.AAE": "left there by Photos: what was edited",
+    "a/MVI_1.THM": "left there by a camera: a small picture of a film",
+    "a/.hidden.jpg": "hidden file",
+    "a/._IMG_1.jpg": "left there by an operating system",
+    "a/Thumbs.db": "left there by an operating system",
+}
+IN_FOLDERS = {
+    ".cache/c/b.png": "in a hidden folder",
+    "__MACOSX/b.png": "left there by an operating system",
+    "A.photoslibrary/resources/b.png": "in the library of a program: export its photographs",
 }
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_what_lies_beside_photographs_is_called_what_it_is(packed: bool, tmp_path: Path) -> None:
-    put(tmp_path / "set" / "a" / "IMG_1.jpg", picture(0))
-    for number, name in enumerate(SIDE_FILES, start=1):
-        put(tmp_path / "set" / "a" / name, picture(number))
-    place = tmp_path / "set"
+    """A folder names the folders that it does not search; an archive has members alone."""
+    place, expected = tmp_path / "set", SIDE_FILES | (IN_FOLDERS if packed else {})
+    for number, name in enumerate(["a/IMG_1.jpg", *expected]):
+        put(place / name, picture(number))
     if packed:
         with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
             for file in sorted(place.rglob("*.*")):
@@ -87,9 +75,9 @@ def test_what_lies_beside_photographs_is_called_what_it_is(packed: bool, tmp_pat
         place = tmp_path / "set.zip"
     with read_intake(place) as intake:
         assert [file.name for file in intake.used] == ["a/IMG_1.jpg"]
-        notes = {Path(file.name).name: file.verdict.note for file in intake.files if not file.is_used}
-    assert notes.keys() == SIDE_FILES.keys()
-    for name, said in SIDE_FILES.items():
+        notes = {file.name: file.verdict.note for file in intake.files if not file.is_used}
+    assert notes.keys() == expected.keys()
+    for name, said in expected.items():
         assert notes[name].startswith(said), name
 
 

@@ -52,15 +52,6 @@ def labelled(tmp_path: Path) -> Path:
     return tmp_path / "labelled"
 
 
-def as_parquet(pictures: list[Path], folder: Path) -> str:
-    table = Dataset.from_dict(
-        {"image": [{"bytes": each.read_bytes(), "path": None} for each in pictures]},
-        features=Features({"image": Image()}),
-    )
-    table.to_parquet(str(folder / "stream.parquet"))
-    return str(folder / "stream.parquet")
-
-
 def partly_labelled(names: list, feature: object, folder: Path) -> str:
     pictures = [draw(folder / "mixed" / f"{shade}.png", shade) for shade in range(len(names))]
     table = Dataset.from_dict(
@@ -108,11 +99,8 @@ def test_a_list_with_empty_labels_may_say_with_which_stream_each_comes(tmp_path:
     (tmp_path / "list.csv").write_text("\n".join(rows))
     stages = StageStream.from_dataset(str(tmp_path / "list.csv"), unlabelled=[])
     assert [stage.sample_ids.tolist() for stage in stages] == [[0, 2, 5], [6], [3], [1, 4]]
-    assert [stage.place.rpartition(", ")[2] for stage in stages[1:]] == [
-        "without a label",
-        "stream 9",
-        "stream 10",
-    ]
+    places = [stage.place.rpartition(", ")[2] for stage in stages[1:]]
+    assert places == ["without a label", "stream 9", "stream 10"]
 
 
 def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: Path) -> None:

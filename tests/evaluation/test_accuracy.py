@@ -49,10 +49,13 @@ def test_equals_brute_force_over_all_matchings() -> None:
         assert any(np.allclose(found, wanted, equal_nan=True) for wanted in brute_force(y_true, y_pred, old))
 
 
-def test_names_of_clusters_do_not_matter() -> None:
+def test_names_of_clusters_do_not_matter_and_text_is_scored_as_tables_hold_it() -> None:
     y_true = ["cat", "cat", "dog", "dog", "owl"]
     assert clustering_accuracy(y_true, [9, 9, 4, 4, 0], ["cat", "dog"]) == (100.0, 100.0, 100.0)
     assert clustering_accuracy(y_true, ["x", "x", "x", "x", "y"], ["cat"]).all == pytest.approx(60.0)
+    for old in (np.array(["cat"], dtype=object), {"cat"}):
+        found = clustering_accuracy(np.array(y_true, dtype=object), [0, 0, 1, 1, 2], old)
+        assert found == (100.0, 100.0, 100.0)
 
 
 def test_a_cluster_is_matched_to_a_category_it_shares_images_with() -> None:
@@ -96,31 +99,38 @@ def test_labels_of_any_width_are_the_same_labels(kind: str, offset: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("y_true", "y_pred", "said"),
+    ("y_true", "y_pred", "old", "said"),
     [
-        ([1, 2], [1], "2 and 1"),
-        ([], [], "at least one"),
-        ([1.5, 2.0], [1, 2], "float64"),
-        ([1, 2], [[1, 2]], "shape"),
+        ([1, 2], [1], [1], "2 and 1"),
+        ([], [], [1], "at least one"),
+        ([1.5, 2.0], [1, 2], [1], "float64"),
+        ([1, 2], [[1, 2]], [1], "shape"),
+        ([0, 0, 1], [0, 0, 1], ["0"], "such as 0, got .0."),
+        (["0", "0", "1"], [0, 0, 1], [0], "such as .0., got 0"),
+        (["cat", "dog", "dog"], [0, 0, 1], "cat", r"a sequence such as \['cat'\], got 'cat'"),
+        ([0, 0, 1], [0, 0, 1], 1, r"a sequence such as \[1\], got 1"),
+        ([0, 0, 1], [0, 0, 1], [0.5], "old_classes to be a flat sequence of integers or strings"),
     ],
 )
-def test_bad_input_is_named(y_true: list, y_pred: list, said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        clustering_accuracy(y_true, y_pred, [1])
+def test_bad_input_is_named(y_true: list, y_pred: list, old: object, said: str) -> None:
+    for score in (clustering_accuracy, separate_clustering_accuracy):
+        with pytest.raises(DataError, match=said):
+            score(y_true, y_pred, old)
 
 
-def oracle(num_categories: int) -> tuple[list[torch.Tensor], list[np.ndarray], list[int]]:
-    """Stages whose features are one-hot by category: 2 known, then one new each."""
+@pytest.mark.parametrize(
+    ("accumulate", "protocol", "num_categories"), [(True, "cacc", [3, 4, 5]), (False, "gcd", [3, 4, 4])]
+)
+def test_oracle_features_score_100(accumulate: bool, protocol: str, num_categories: list[int]) -> None:
+    """A category found at stage 1 draws stage 2 to its id only where predicted labels accumulate."""
     labels = [np.array([0, 1] * 5), np.array([0, 1, 2] * 4), np.array([0, 2, 3] * 4), np.array([1, 3, 4] * 4)]
     features = [torch.eye(8)[torch.from_numpy(each)] for each in labels]
-    return features, labels, [2, 3, 4, 5][:num_categories]
-
-
-def test_oracle_features_score_100() -> None:
-    features, labels, counts = oracle(5)
-    score = continual_accuracy(lambda t: features[: t + 1], labels, counts, num_known=2, restarts=5)
+    score = continual_accuracy(
+        lambda t: features[: t + 1], labels, [2, 3, 4, 5], num_known=2, restarts=5, accumulate=accumulate
+    )
+    assert score.protocol == protocol
     assert score.average == {"all": 100.0, "old": 100.0, "new": 100.0}
-    assert [row.num_categories for row in score.stages] == [3, 4, 5]
+    assert [row.num_categories for row in score.stages] == num_categories
     assert [row.num_images for row in score.stages] == [12, 12, 12]
 
 
@@ -143,10 +153,6 @@ def test_a_mistake_of_one_stage_stands_at_the_next() -> None:
     assert (first.all, first.old, first.new) == pytest.approx((100 * 6 / 8, 100 * 2 / 4, 100.0))
     assert (second.all, second.old, second.new) == pytest.approx((100 * 8 / 11, 0.0, 100.0))
     assert score.average["all"] == pytest.approx(100 * (6 / 8 + 8 / 11) / 2)  # stages weigh the same
-    alone = continual_accuracy(
-        lambda t: features[: t + 1], labels, [2, 3, 4], num_known=2, restarts=5, accumulate=False
-    )
-    assert [row.num_categories for row in alone.stages] == [3, 4]
 
 
 @pytest.mark.fault(35)
@@ -214,50 +220,11 @@ def test_an_id_is_given_once_whatever_the_features(seed: int, accumulate: bool) 
     assert [len(ids) for ids in protocol.assigned] == sizes.tolist()
 
 
-def test_discovered_ids_have_no_gaps_and_largest_comes_first() -> None:
-    labels = np.array([0] * 5)
-    features = torch.eye(8)[torch.tensor([0, 0, 3, 3, 3, 3, 5])]
-    found = discover_categories(features, torch.eye(8)[torch.zeros(5).long()], labels, 3, restarts=3, seed=0)
+def test_discovered_ids_have_no_gaps_and_the_largest_comes_first_and_of_equals_the_first_seen() -> None:
+    looks = torch.eye(41)
+    features = looks[torch.tensor([0, 0, 3, 3, 3, 3, 5])]
+    found = discover_categories(features, looks[[0] * 5], np.zeros(5, dtype=int), 3, restarts=3, seed=0)
     assert found.category_ids.tolist() == [0, 0, 1, 1, 1, 1, 2]
-
-
-def test_without_accumulation_only_labels_are_the_reference() -> None:
-    """A category found at stage 1 draws stage 2 to its id only where predicted labels accumulate."""
-    features, labels, counts = oracle(5)
-    with_them = continual_accuracy(lambda t: features[: t + 1], labels, counts, num_known=2, restarts=3)
-    without = continual_accuracy(
-        lambda t: features[: t + 1], labels, counts, num_known=2, restarts=3, accumulate=False
-    )
-    assert (with_them.protocol, without.protocol) == ("cacc", "gcd")
-    assert without.average["all"] == 100.0
-    assert [row.num_categories for row in without.stages] == [3, 4, 4]
-
-
-def test_missing_kind_is_null_in_json() -> None:
-    features, labels, counts = oracle(5)
-    labels = [labels[0], np.array([2] * 12), labels[2], labels[3]]
-    features = [features[0], torch.eye(8)[torch.full((12,), 2)], *features[2:]]
-    score = continual_accuracy(lambda t: features[: t + 1], labels[:2], counts[:2], num_known=2, restarts=2)
-    assert score.to_dict()["stages"][0]["old"] is None
-
-
-@pytest.mark.parametrize(
-    ("true", "old", "said"),
-    [
-        ([0, 0, 1], ["0"], "such as 0, got .0."),
-        (["0", "0", "1"], [0], "such as .0., got 0"),
-        (["cat", "dog", "dog"], "cat", r"a sequence such as \['cat'\], got 'cat'"),
-        ([0, 0, 1], 1, r"a sequence such as \[1\], got 1"),
-        ([0, 0, 1], [0.5], "old_classes to be a flat sequence of integers or strings"),
-    ],
-)
-def test_old_classes_of_another_kind_are_refused(true, old, said):
-    for score in (clustering_accuracy, separate_clustering_accuracy):
-        with pytest.raises(DataError, match=said):
-            score(true, [0, 0, 1], old)
-
-
-def test_text_as_tables_hold_it_is_scored():
-    true = np.array(["cat", "cat", "dog"], dtype=object)
-    assert clustering_accuracy(true, [0, 0, 1], np.array(["cat"], dtype=object)).old == 100
-    assert clustering_accuracy(true, [0, 0, 1], {"cat"}).new == 100
+    order = np.random.default_rng(0).permutation(40)
+    found = discover_categories(looks[1 + order.repeat(2)], looks[:1], np.array([0]), 41, restarts=1, seed=0)
+    assert found.category_ids.tolist() == (1 + np.arange(40).repeat(2)).tolist()

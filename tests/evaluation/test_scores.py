@@ -1,23 +1,28 @@
-"""What a score tells trackers and files, and what k-means is given to make one."""
+"""What a score tells trackers, files and tables, its figures by hand, and what k-means is given to make one."""
 
+import json
 import math
 import warnings
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from promptccd.cli.tables import score_table as printed
 from promptccd.evaluation import (
     ContinualScore,
     StageScore,
     continual,
     continual_accuracy,
-    discover_categories,
+    labelled_categories,
     score_part_routing,
 )
-from promptccd.evaluation.tables import score_table
+from promptccd.evaluation.accuracy import FIGURES, normalised_mutual_information
+from promptccd.evaluation.tables import markdown, over_runs, score_table, text_grid
+from promptccd.reports.report import stage_table
 
 ROWS = [
     StageScore(0, 99.0, 99.0, math.nan, 7, 9, None, (98.0, 97.0, math.nan)),
@@ -144,8 +149,76 @@ def test_every_stage_and_seed_has_a_random_state_of_32_bits_of_its_own(
     assert min(states) >= 0
 
 
-def test_of_new_categories_of_one_size_the_first_seen_comes_first() -> None:
-    looks = torch.eye(41)
-    order = np.random.default_rng(0).permutation(40)
-    found = discover_categories(looks[1 + order.repeat(2)], looks[:1], np.array([0]), 41, restarts=1, seed=0)
-    assert found.category_ids.tolist() == (1 + np.arange(40).repeat(2)).tolist()
+# M_f and M_d by hand
+
+
+def steps(before: list[float], rows: list[tuple[float, float, float]]) -> ContinualScore:
+    """A score of PA-CGCD's setting with these ACC_0 and these All, Old and New."""
+    return ContinualScore(
+        "pa-cgcd",
+        [
+            StageScore(1, *row, 4, 10, figures={"known_before": known, "forgotten": known - row[1]})
+            for known, row in zip(before, rows, strict=True)
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "figures"),
+    [
+        ([80.0, 80.0, 80.0], [78.0, 70.0, 75.0], [10.0, 20.0, 60.0], (10.0, 60.0, 30.0)),
+        ([80.0], [83.0], [20.0], (-3.0, 20.0, 20.0)),  # nothing was forgotten, something was learnt
+        ([math.nan, 80.0], [math.nan, 79.0], [math.nan, 20.0], (1.0, 20.0, 20.0)),
+    ],
+)
+def test_figures_by_hand(before: list[float], old: list[float], new: list[float], figures: tuple) -> None:
+    summary = steps(before, list(zip([9.0] * len(old), old, new, strict=True))).summary
+    assert (summary["M_f"], summary["M_d"], summary["M_d_mean"]) == figures
+    assert (summary["M_all"], summary["M_o"]) == (9.0, old[-1])
+
+
+def test_what_stage_zero_knows_assigns_by_its_means() -> None:
+    known = labelled_categories(torch.tensor([[1.0, 0.0], [0.8, 0.0], [0.0, 1.0]]), np.array([4, 4, 9]))
+    assert known.prototype_ids == [4, 9]
+    torch.testing.assert_close(known.prototypes, torch.tensor([[0.9, 0.0], [0.0, 1.0]]))
+    assert known.assign(torch.tensor([[0.1, 0.9], [0.6, 0.1]])).tolist() == [9, 4]
+
+
+def test_figures_of_a_last_step_without_known_images_are_printed_as_absent() -> None:
+    score = steps([math.nan], [(9.0, math.nan, 9.0)])
+    assert printed(score).endswith("M_all 9.0, M_o –, M_f –, M_d 9.0, M_d_mean 9.0")  # noqa: RUF001
+
+
+# Tables
+
+
+def test_a_new_figure_is_a_column_of_every_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FIGURES, "groups", ("Groups", lambda true, found: float(len(np.unique(found)))))
+    true, found = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 0, 1, 2, 3, 3])
+    score = ContinualScore("cacc", [StageScore.of(1, true, found, num_known=2)])
+    stored = json.loads(json.dumps(score.to_dict()))
+    assert stored["stages"][0]["groups"] == 4.0
+    assert ContinualScore.from_dict(stored).to_dict() == stored
+    assert score.metrics()["cacc/stage1/groups"] == 4.0
+    table = score_table(score)
+    assert table["groups"][0] == 4.0
+    assert over_runs(pd.concat([table, table]), ["stage"])["groups_std"][0] == 0.0
+    assert text_grid(table)[0][-1] == "Groups"
+    assert [row[-1] for row in text_grid(table)[1]] == ["4.0", ""]
+    assert markdown(text_grid(table)).splitlines()[0].endswith("| NMI | Groups |")
+    assert printed(score).splitlines()[0].endswith("NMI  Groups")
+    assert stage_table({"ours": [score]})["groups"][0] == 4.0
+
+
+def test_native_predictions_have_no_figures_of_another_grouping() -> None:
+    true = np.array([0, 0, 1, 1])
+    score = ContinualScore("cacc", [StageScore.of(1, true, true, 1, native_ids=np.array([0, 1, 0, 1]))])
+    table = stage_table({"ours": [score]}).set_index("variant")["nmi"]
+    assert table["ours"] == pytest.approx(100.0)
+    assert np.isnan(table.drop("ours").item())
+
+
+def test_mutual_information_of_the_same_and_of_unrelated_groups() -> None:
+    true = np.repeat([0, 1], 4)
+    assert normalised_mutual_information(true, 1 - true) == pytest.approx(100.0)
+    assert normalised_mutual_information(true, np.tile([0, 1], 4)) == pytest.approx(0.0)

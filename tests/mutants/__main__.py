@@ -30,12 +30,12 @@ MORE = {  # tests of an area beside those that are called after it
     # What models of one method do by themselves is tested beside it, and how they are found beside the Hub.
     "models": "methods hub/test_asking.py",
     "training": "runs/test_devices.py runs/test_recipes.py reports/test_history.py "
-    "cli/test_values.py data/test_benchmarks.py data/test_spectrum.py",
+    "cli/test_values.py cli/test_mistakes.py data/test_benchmarks.py data/test_spectrum.py",
     "images": "discovery/intake",
     "data": "discovery/intake hub/test_stages.py hub/test_hub_rows.py",
-    "runs": "hub/test_cards.py",
-    "evaluation": "runs/test_protocols.py",
-    "reports": "runs/test_sweep.py runs/test_sweep_devices.py runs/test_sweep_side_by_side.py runs/test_engines.py",
+    "runs": "hub/test_cards.py cli/test_mistakes.py",
+    "evaluation": "runs/test_protocols.py cli/test_mistakes.py",
+    "reports": "runs/test_sweep.py runs/test_sweep_devices.py runs/test_engines.py",
     "cli": "runs/test_sweep.py hub/test_push.py hub/test_space.py reports",
     "discovery": "spaces",
     "discovery/project": "discovery",

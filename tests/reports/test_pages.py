@@ -1,4 +1,4 @@
-"""Pieces of pages: cells, charts, thumbnails, measures."""
+"""Pieces of pages: cells, charts, thumbnails, measures, cards of categories, maps of features."""
 
 import base64
 import io
@@ -13,14 +13,18 @@ import pytest
 from jinja2 import UndefinedError
 from PIL import Image
 
+from promptccd.data import StageStream
+from promptccd.data.readable import StageImages
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
 from promptccd.evaluation.tables import count_texts, over_runs, score_table
 from promptccd.reports import write_comparison
-from promptccd.reports.cards import thumbnail
+from promptccd.reports.cards import card_of, thumbnail
 from promptccd.reports.charts import TOP, line_chart, nice_ticks
+from promptccd.reports.map import MARGIN, SIDE, choose_points, layout_of, map_series
 from promptccd.reports.page import csv_text, render_page, safe_cell
 from promptccd.reports.report import stage_table
 from promptccd.reports.tables import ReportedRun, blocks, confusion, forgotten, image_table
+from promptccd.training.progress import progress_bar
 from tests.browsing import Visit
 
 
@@ -120,6 +124,9 @@ def test_tables_agree_with_the_accuracy() -> None:
         accuracy, run = clustering_accuracy(true, found, range(2)), grouped(true, found, [2, 1, 2])
         parts = blocks(run)
         assert (parts["images"] * parts["accuracy"]).sum() / 30 == pytest.approx(accuracy.all)
+        assert parts["block"].tolist() == [0, 1, 2]
+        assert parts["images"].tolist() == [np.isin(true, each).sum() for each in ([0, 1], [2], [3, 4])]
+        assert parts["accuracy"][0] == pytest.approx(accuracy.old, nan_ok=True)
         assert confusion(run)["images"].sum() == 30
 
 
@@ -152,3 +159,70 @@ def test_a_comparison_needs_scores_alone(tmp_path: Path, visit: Visit) -> None:
     assert hostile not in page.read_text()
     visit.page.goto(page.as_uri())
     assert visit.complaints == []
+
+
+# Cards of discovered categories
+
+AXES = np.eye(3, dtype=np.float32)
+
+
+@pytest.mark.parametrize(("true", "mostly"), [(2, ("kind 2", 100)), (-1, ("", math.nan))])
+def test_a_card_has_typical_images_and_the_nearest_known_categories(
+    stages: StageStream, true: int, mostly: tuple[str, float]
+) -> None:
+    images = StageImages.read(stages[1], 0, progress_bar)
+    ids, own = np.zeros(len(images), dtype=int), AXES[np.zeros(len(images), dtype=int)].copy()
+    rows = np.array([1, 3, 5])
+    ids[rows], own[rows] = 5, AXES[2] + np.outer([0.5, 0.3, 0.1], AXES[0])
+    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    kinds = [f"kind {number}" for number in range(5)]
+    table = image_table(1, np.full(len(images), true), ids, kinds, {0: "kind 0", 5: "five"})
+    card = card_of(rows, table, images, own, {"kind 0": AXES[0], "kind 1": AXES[1]}, samples=2)
+    assert [card[name] for name in ("category", "stage", "images")] == ["five", 1, 3]
+    assert (card["mostly"], card["purity"]) == pytest.approx(mostly, nan_ok=True)
+    assert card["sample_ids"] == stages[1].sample_ids[[3, 1]].tolist(), "nearest to the middle first"
+    assert len(card["thumbnails"]) == 2
+    (first, similarity), second = card["near"]
+    assert (first, second) == ("kind 0", ("kind 1", 0))
+    assert similarity == pytest.approx(0.29, abs=0.02)
+
+
+# Maps of features
+
+
+@pytest.mark.moderate
+def test_similar_features_are_near_each_other() -> None:
+    centres = 10 * np.random.default_rng(1).normal(size=(3, 12))
+    features = np.repeat(centres, 30, axis=0) + np.random.default_rng(0).normal(size=(90, 12))
+    layout = layout_of(features, seed=3)
+    means = layout.reshape(3, 30, 2).mean(axis=1)
+    nearest = np.linalg.norm(layout[:, None] - means, axis=2).argmin(axis=1)
+    assert (nearest == np.repeat(range(3), 30)).all()
+    assert (layout_of(features, seed=3) == layout).all()
+
+
+@pytest.mark.parametrize("features", [np.eye(4)[:1], np.eye(4)[:3], np.ones((9, 4)), np.zeros((0, 4))])
+def test_few_or_equal_points_have_places_too(features: np.ndarray) -> None:
+    layout = layout_of(features, seed=1)
+    assert layout.shape == (len(features), 2)
+    assert np.isfinite(layout).all()
+
+
+def test_a_map_of_many_points_shows_some() -> None:
+    rows = choose_points(4000, seed=1, max_points=500)
+    assert len(rows) == 500
+    assert (np.diff(rows) > 0).all()
+    assert (choose_points(4000, 2, 500) != rows).any()
+    assert choose_points(3, 1).tolist() == [0, 1, 2]
+
+
+def test_groups_of_a_map_lie_in_its_drawing() -> None:
+    features = np.repeat(10 * np.eye(3), 4, axis=0) + np.random.default_rng(0).normal(size=(12, 3))
+    images = pd.DataFrame({"group": np.repeat(["a", "b", "c"], 4), "category": ["a", None] * 6})
+    series = map_series(features, images, seed=1)
+    assert [(each.name, each.style) for each in series] == [("a", 0), ("b", 1), ("c", 2)]
+    assert [each.text for each in series[1].points] == ["b (is a)", "b"] * 2
+    places = np.array([[point.x, point.y] for each in series for point in each.points])
+    assert places.shape == (12, 2)
+    assert places.min() >= MARGIN - 1e-9
+    assert places.max() <= SIDE - MARGIN + 1e-9

@@ -22,7 +22,6 @@ from tests.browsing import Visit
 from tests.messages import TEXT
 from tests.reports.conftest import NAMES
 
-HUB_CONFIGS = Path(__file__).parents[2] / "hub_configs"
 PARTS = ("all", "old", "new")
 
 
@@ -59,23 +58,11 @@ def test_scores_are_those_of_the_run_and_of_its_evaluation(runs: list[Path], sec
     assert all(row["all_std"] is None for row in summary)
 
 
-def test_counts_add_up(sections: dict) -> None:
-    for row in sections["scores"][:-1]:
-        stage, images = row["stage"], row["num_images"]
-
-        def of(name: str) -> list[dict]:
-            return [record for record in sections[name] if record["stage"] == stage]  # noqa: B023
-
-        assert sum(record["images"] for record in of("confusion")) == images
-        blocks = of("blocks")
-        assert [record["block"] for record in blocks] == list(range(stage + 1))
-        assert sum(record["images"] for record in blocks) == images
-        weighted = sum(record["images"] * record["accuracy"] for record in blocks) / images
-        assert weighted == pytest.approx(row["all"], abs=1e-3)
-        assert blocks[0]["accuracy"] == pytest.approx(row["old"], abs=1e-3)
-
-
 def test_what_else_the_files_hold(runs: list[Path], sections: dict, report: Path) -> None:
+    for row in sections["scores"][:-1]:
+        assert row["num_images"] == sum(
+            each["images"] for each in sections["confusion"] if each["stage"] == row["stage"]
+        )
     found = {record["category"]: record for record in sections["discovered"]}
     given = {item for stage in (1, 2, 3) for item in RunDirectory(runs[0]).assignments(stage)["category_ids"]}
     names = {f"discovered {item}" for item in given if item > 1}
@@ -167,33 +154,6 @@ def test_variants_side_by_side(runs: list[Path], tmp_path: Path, visit: Visit, c
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
     assert visit.complaints == []
     assert visit.foreign_requests == []
-
-
-@pytest.fixture
-def same_name(runs: list[Path], tmp_path: Path) -> Path:
-    """A folder of the first run's name: the same stages, grouped with other restarts."""
-    other = tmp_path / "c" / runs[0].name
-    shutil.copytree(runs[0], other)
-    manifest = json.loads((other / "manifest.json").read_text())
-    manifest["recipe"]["training"]["kmeans_restarts"] = 2
-    manifest["recipe"]["model"]["backbone"] = str(runs[0] / manifest["recipe"]["model"]["backbone"])
-    (other / "manifest.json").write_text(json.dumps(manifest))
-    return other
-
-
-@pytest.mark.slow
-def test_runs_of_one_name_are_averaged_only_over_seeds(
-    runs: list[Path], same_name: Path, tmp_path: Path
-) -> None:
-    options = {"samples": 0, "dataset": str(runs[0].parent / "images")}
-    with pytest.raises(ConfigurationError, match=r"kmeans_restarts is 3 in \S+ and 2 in \S+: add --compare"):
-        write_report([runs[1], same_name], tmp_path / "out", **options)
-    write_run_comparison([*runs, same_name], tmp_path / "out")
-    averages = json.loads((tmp_path / "out" / "report.json").read_text())["sections"]["averages"]
-    folder = runs[0].parent.name
-    both = [(f"{folder}/tiny", 2), ("c/tiny", 1)]
-    expected = [(name + own, count) for name, count in both for own in ("", ", native prediction")]
-    assert [(row["variant"], row["runs"]) for row in averages] == expected
 
 
 def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:

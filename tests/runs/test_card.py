@@ -25,8 +25,6 @@ from tests.conftest import quick_recipe
 from tests.messages import TEXT
 from tests.shipped_recipes import HUB_CONFIGS
 
-PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
-
 TRAINED = {
     "gcd, count estimated": {"model": {"variant": "promptccd-gcd"}, "training": {"category_count": "kmeans"}},
     "mixture": {"model": {"prompts_at_test": True}},
@@ -82,17 +80,13 @@ def written_card(run: Any, config: CategoryDiscoveryConfig, **changes: object) -
     return stage_card(run, config, fingerprint="f" * 64, category_ids=ids, device=device, **changes)
 
 
-def test_a_card_says_why_images_were_left_out() -> None:
+def test_a_card_says_why_images_were_left_out_and_what_people_did() -> None:
     card = card_of(recipe_of("promptccd-cub"))
     assert "None" not in card
     assert TEXT["4-were-left-out-because-they"] in card
     assert TEXT["8-were-left-out-because-they"] in card
-
-
-def test_a_card_says_what_people_did() -> None:
-    recipe = recipe_of("promptccd-cub")
-    assert "No person reviewed" in card_of(recipe)
-    corrected = card_of(recipe, corrections=3)
+    assert "No person reviewed" in card
+    corrected = card_of(recipe_of("promptccd-cub"), corrections=3)
     assert TEXT["people-made-3-corrections-before-this"] in corrected
     assert "No person reviewed" not in corrected
 

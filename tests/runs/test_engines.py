@@ -22,9 +22,7 @@ from promptccd.reports import RayEngine, SlurmEngine, SweepCell, run_sweep
 from promptccd.reports.engines import Job
 from tests.messages import TEXT
 from tests.processes import owner_number
-from tests.runs.test_sweep import Pretended, hashes, plan, recipes, undisturbed
-
-__all__ = ["recipes", "undisturbed"]  # fixtures
+from tests.runs.test_sweep import Pretended, hashes, plan
 
 
 @pytest.mark.parametrize(("engine", "module"), [("slurm", "submitit"), ("ray", "ray")])

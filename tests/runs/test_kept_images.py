@@ -1,7 +1,7 @@
 """A run on images that are kept: the same bytes, and nothing is decoded again."""
 
 import json
-from dataclasses import replace
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,18 +9,13 @@ import pytest
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
+from tests.runs.test_resume import stage_hashes
 
 
-def recipe_at(
-    place: str, image_folder: Path, backbone_folder: Path, folder: Path, **training: object
-) -> Recipe:
-    recipe = Recipe.from_dict(quick_recipe(image_folder, backbone_folder, folder))
-    changed = replace(recipe.training, image_cache=place, epochs=1, **training)
-    return replace(recipe, training=changed)
-
-
-def bytes_of(run: Path) -> list[bytes]:
-    return [(run / f"stage{stage}" / "model-00002-of-00002.safetensors").read_bytes() for stage in range(4)]
+def recipe_at(place: str, image_folder: Path, backbone_folder: Path, folder: Path) -> Recipe:
+    values = quick_recipe(image_folder, backbone_folder, folder)
+    values["training"] |= {"image_cache": place, "epochs": 1}
+    return Recipe.from_dict(values)
 
 
 @pytest.mark.slow
@@ -37,7 +32,8 @@ def test_runs_share_what_is_kept_and_end_in_the_same_bytes(
         counts.append(len(decoded))
     number = sum(map(len, stages))
     assert counts == [number, 0, number]
-    assert bytes_of(tmp_path / "first") == bytes_of(tmp_path / "second") == bytes_of(tmp_path / "without")
+    first, *others = (stage_hashes(tmp_path / name) for name in ("first", "second", "without"))
+    assert [first] * 2 == others
     recorded = [RunDirectory(tmp_path / name).recipe.training.image_cache for name in ("first", "without")]
     assert recorded == ["auto", "off"], "no folder of this machine"
     assert cache not in (tmp_path / "first" / "manifest.json").read_text()
@@ -46,15 +42,11 @@ def test_runs_share_what_is_kept_and_end_in_the_same_bytes(
     assert len(decoded) == 0, "a finished run reads nothing, and may be asked with another place"
 
 
-@pytest.mark.slow
-def test_a_folder_in_a_record_is_not_written_to(
-    image_folder: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    recipe = recipe_at("off", image_folder, tiny_backbone, tmp_path / "run")
-    train_run(recipe)
-    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+def test_a_folder_in_a_record_is_not_written_to(trained_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    manifest = json.loads((run / "manifest.json").read_text())
     manifest["recipe"]["training"]["image_cache"] = str(tmp_path / "of a stranger")
-    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
-    assert RunDirectory(tmp_path / "run").recipe.training.image_cache == "auto"
-    RunEvaluation(tmp_path / "run")
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert RunDirectory(run).recipe.training.image_cache == "auto"
+    RunEvaluation(str(run), dataset=str(RunDirectory(trained_run).recipe.data.dataset))
     assert not (tmp_path / "of a stranger").exists()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -10,16 +11,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import save_file
 
+from promptccd.data import StageStream
 from promptccd.data.views import normalise
 from promptccd.disk import temporary
 from promptccd.errors import DivergedError, RunError, SplitMismatchError
 from promptccd.locks import FolderLock
-from promptccd.runs import RunDirectory, train_run
+from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.runs.start import evaluation_view, require_recipe, stage_stream
 from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
@@ -36,6 +39,10 @@ def quick_values(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> V
     return quick_recipe(image_folder, backbone_folder, tmp_path / "run")
 
 
+def changed(values: Values, section: str, **fields) -> Recipe:
+    return Recipe.from_dict({**values, section: {**values.get(section, {}), **fields}})
+
+
 def stage_hashes(run: Path, num_stages: int = 4) -> list[str]:
     return [
         hashlib.sha256((run / f"stage{stage}" / "model-00002-of-00002.safetensors").read_bytes()).hexdigest()
@@ -43,18 +50,19 @@ def stage_hashes(run: Path, num_stages: int = 4) -> list[str]:
     ]
 
 
-def run_process(command: list[str]) -> subprocess.CompletedProcess:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def train_alone(values: Values, folder: Path, name: str, **training) -> Path:
-    """Train in a new process; returns the run."""
-    values = {**values, "training": {**values["training"], **training, "output_dir": str(folder / name)}}
+def command_of(values: Values, folder: Path, name: str, **training) -> list[str]:
+    """The command that trains a run of that name in a new process."""
     recipe = folder / f"{name}.json"  # JSON is YAML
-    recipe.write_text(json.dumps(values))
-    result = run_process([sys.executable, "-m", "promptccd.cli.main", "train", "--config", str(recipe)])
-    assert result.returncode == 0, result.stderr
-    return folder / name
+    changes = {**training, "output_dir": str(folder / name)}
+    recipe.write_text(json.dumps({**values, "training": {**values["training"], **changes}}))
+    return [sys.executable, "-m", "promptccd.cli.main", "train", "--config", str(recipe)]
+
+
+def run_process(command: list[str], code: int = 0) -> str:
+    """What a command that ends with a code says."""
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == code, result.stderr
+    return result.stderr
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +72,8 @@ def reference_run(
     """An uninterrupted run with the values of `recipe_values`."""
     folder = tmp_path_factory.mktemp("reference")
     values = resumable_recipe(image_folder, backbone_folder, folder)
-    return train_alone(values, folder, "reference")
+    run_process(command_of(values, folder, "reference"))
+    return folder / "reference"
 
 
 @pytest.fixture(scope="session")
@@ -80,26 +89,21 @@ def test_threads_change_no_label(
 ) -> None:
     """Sums end in other bits on other numbers of threads, so the weights may differ; no image may."""
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    run = train_alone(recipe_values, tmp_path, "threads")
-    assert RunDirectory(run).manifest["threads"] == 2
-    assert RunDirectory(reference_run).manifest["threads"] == 1
+    run_process(command_of(recipe_values, tmp_path, "threads"))
+    run, other = RunDirectory(tmp_path / "threads"), RunDirectory(reference_run)
+    assert (run.manifest["threads"], other.manifest["threads"]) == (2, 1)
     for stage in range(4):
-        assert RunDirectory(run).assignments(stage) == RunDirectory(reference_run).assignments(stage)
+        assert run.assignments(stage) == other.assignments(stage)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(14)
 def test_another_seed_changes_the_bytes(quick_values: Values, tmp_path: Path) -> None:
-    hashes = []
-    for seed in (1, 2, 1):
-        folder = tmp_path / str(len(hashes))
-        values = {
-            **quick_values,
-            "training": {**quick_values["training"], "seed": seed, "output_dir": str(folder)},
-        }
-        train_run(Recipe.from_dict(values))
-        hashes.append(stage_hashes(folder, 1))
-    assert hashes[0] == hashes[2] != hashes[1]
+    folders = [tmp_path / name for name in ("one", "two", "again")]
+    for folder, seed in zip(folders, (1, 2, 1), strict=True):
+        train_run(changed(quick_values, "training", seed=seed, output_dir=str(folder)))
+    one, two, again = (stage_hashes(folder, 1) for folder in folders)
+    assert one == again != two
 
 
 @pytest.mark.slow
@@ -111,49 +115,35 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     recipe_values: Values, tmp_path: Path, reference: list[str], number: signal.Signals, loaders: int
 ) -> None:
     """A scheduler that wants a job to end signals its loader processes as well, and who started it passes it on."""
-    values = {
-        **recipe_values,
-        "training": {**recipe_values["training"], "output_dir": str(tmp_path / "stopped")},
-    }
-    values["training"] |= {"save_minutes": 1000.0, "num_workers": loaders}
-    recipe = tmp_path / "stopped.json"
-    recipe.write_text(json.dumps(values))
-    command = [sys.executable, "-m", "promptccd.cli.main", "train", "--config", str(recipe)]
+    command = command_of(recipe_values, tmp_path, "stopped", save_minutes=1000.0, num_workers=loaders)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stderr is not None
     for line in process.stderr:
         if "after 3 epochs" in line:
             if loaders:
                 os.killpg(process.pid, number)
-            if not loaders or number == signal.SIGTERM:
-                process.send_signal(number)
+            process.send_signal(number)
             break
     errors = process.stderr.read()
     assert process.wait() == 128 + number
     assert TEXT["run-the-same-command-again"] in errors
     assert "Traceback" not in errors
-    result = run_process(command)
-    assert result.returncode == 0
-    assert "resumes at epoch" in result.stderr
+    assert "resumes at epoch" in run_process(command)
     assert stage_hashes(tmp_path / "stopped") == reference
 
 
 @pytest.mark.slow
 @pytest.mark.fault(5)
-def test_a_damaged_stage_is_named_and_trained_again(recipe_values: Values, tmp_path: Path, caplog) -> None:
-    train_run(Recipe.from_dict(recipe_values))
-    run = tmp_path / "run"
-    before = stage_hashes(run)
+def test_a_damaged_stage_is_named_and_trained_again(
+    recipe_values: Values, tmp_path: Path, reference_run: Path, reference: list[str], caplog
+) -> None:
+    run = Path(shutil.copytree(reference_run, tmp_path / "run"))
     weights = run / "stage2" / "model-00002-of-00002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-7])
     train_run(Recipe.from_dict(recipe_values))
     assert TEXT["refused-stage2-model-00002-of-00002"] in caplog.text
-    assert stage_hashes(run) == before  # stage 3 was whole and was left alone
+    assert stage_hashes(run) == reference  # stage 3 was whole and was left alone
     assert (run / ".refused-stage2").exists()
-
-
-def changed(values: Values, section: str, **fields) -> Recipe:
-    return Recipe.from_dict({**values, section: {**values.get(section, {}), **fields}})
 
 
 @pytest.mark.slow
@@ -189,32 +179,24 @@ def test_a_loss_that_is_no_number_stops_the_run(recipe_values: Values, tmp_path:
 @pytest.mark.slow
 @pytest.mark.fault(27)
 def test_labels_of_unlabelled_stages_never_reach_training(
-    recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe_values: Values, tmp_path: Path, reference: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shuffled truth gives the same weights: only the scores change."""
-    from promptccd.data import StageStream
-
-    train_run(Recipe.from_dict(recipe_values))
-    honest = stage_hashes(tmp_path / "run")
     original = StageStream.evaluation_labels
     monkeypatch.setattr(StageStream, "evaluation_labels", lambda self, stage: original(self, stage)[::-1] * 0)
-    train_run(changed(recipe_values, "training", output_dir=str(tmp_path / "poisoned")))
-    assert stage_hashes(tmp_path / "poisoned") == honest
+    train_run(Recipe.from_dict(recipe_values))
+    assert stage_hashes(tmp_path / "run") == reference
 
 
 @pytest.mark.slow
 @pytest.mark.fault(15)
-def test_global_random_states_do_not_matter(recipe_values: Values, tmp_path: Path) -> None:
-    import random
-
-    import numpy as np
-    import torch
-
-    for number in (1, 2):
-        for seed in (random.seed, np.random.seed, torch.manual_seed):
-            seed(number)
-        train_run(changed(recipe_values, "training", output_dir=str(tmp_path / f"run{number}")))
-    assert stage_hashes(tmp_path / "run1") == stage_hashes(tmp_path / "run2")
+def test_global_random_states_do_not_matter(
+    recipe_values: Values, tmp_path: Path, reference: list[str]
+) -> None:
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(7)
+    train_run(Recipe.from_dict(recipe_values))
+    assert stage_hashes(tmp_path / "run") == reference
 
 
 class AfterOneStage(CategoryDiscoveryCallback):
@@ -240,8 +222,6 @@ def test_a_run_goes_on_in_the_precision_that_it_began_in(quick_values: Values, t
 @pytest.mark.slow
 def test_bf16_is_the_precision_from_end_to_end(recipe_values: Values, tmp_path: Path) -> None:
     """Weights are float32; prototypes are means of features in bfloat16, which later forwards give again."""
-    from promptccd.runs import load_model
-
     recipe = changed(recipe_values, "training", mixed_precision="bf16")
     score = train_run(recipe)
     assert len(score.stages) == 3
@@ -298,45 +278,35 @@ def test_a_full_disk_ends_a_run_in_one_line(
     run = Path(shutil.copytree(trained_run, tmp_path / "run"))
     before = stage_hashes(run)
     shutil.rmtree(run / "stage3")
-    recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, run)))
+    command = command_of(quick_recipe(image_folder, backbone_folder, run), tmp_path, "run")
     limited = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); "
         "from promptccd.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
-    result = run_process([sys.executable, "-c", limited, "train", "--config", str(recipe)])
-    assert result.returncode == 3, result.stderr
+    errors = run_process([sys.executable, "-c", limited, *command[3:]], code=3)
     said = rf"promptccd: Could not write {run}/stage3: more than [.\d]+ [kM]B needed, \d+\.\d MB free \(.*\)"
-    assert re.search(said, result.stderr.splitlines()[-1])
-    assert "Traceback" not in result.stderr
+    assert re.search(said, errors.splitlines()[-1])
+    assert "Traceback" not in errors
     assert not [path for path in run.rglob("*") if path.name.startswith(".tmp-")]
-    assert (
-        run_process([sys.executable, "-m", "promptccd.cli.main", "train", "--config", str(recipe)]).returncode
-        == 0
-    )
+    run_process(command)
     assert stage_hashes(run) == before
 
 
-def saving_often(values: Values) -> Recipe:
-    return changed(values, "training", save_minutes=0.0)
-
-
 @pytest.mark.slow
-def test_states_of_finished_stages_are_not_left_behind(recipe_values: Values, tmp_path: Path) -> None:
+def test_states_of_finished_stages_are_not_left_behind(
+    recipe_values: Values, reference_run: Path, tmp_path: Path
+) -> None:
     """As after a kill between the last stage and the end, and between two stages."""
-    content = b"of a stage that is finished"
-    train_run(saving_often(recipe_values))
-    resume = tmp_path / "run" / "resume"
+    resume = Path(shutil.copytree(reference_run, tmp_path / "run")) / "resume"
     assert not resume.exists()
     resume.mkdir()
     for file in (resume / "stage3.safetensors", temporary(resume / "stage3.safetensors")):
-        file.write_bytes(content)
-    train_run(saving_often(recipe_values))
+        file.write_bytes(b"of a stage that is finished")
+    train_run(Recipe.from_dict(recipe_values))
     assert not resume.exists()
-    shutil.rmtree(tmp_path / "run" / "stage3")
     resume.mkdir()
     for name in ("stage1.safetensors", "stage3.safetensors"):
-        (resume / name).write_bytes(content)
+        (resume / name).touch()
     RunDirectory(tmp_path / "run").forget_states(1)
     assert [path.name for path in resume.iterdir()] == ["stage3.safetensors"]
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,34 +24,35 @@ def test_a_damaged_record_is_refused(tmp_path: Path, name: str) -> None:
         run.read(name)
 
 
-@pytest.mark.moderate
-@pytest.mark.parametrize("name", ["results.json", "stage1", "resume", "history.jsonl", "logs"])
-def test_a_run_writes_nothing_through_a_link(
-    image_folder: Path, backbone_folder: Path, tmp_path: Path, name: str
-) -> None:
-    """It replaces the link, or refuses it."""
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / name).symlink_to(tmp_path / "absent")
-    with contextlib.suppress(PromptCCDError):
-        train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, run)))
-    assert not (tmp_path / "absent").exists()
+def train(values: dict, folder: Path) -> None:
+    values["training"]["output_dir"] = str(folder / "run")
+    train_run(Recipe.from_dict(values))
+
+
+def sweep(values: dict, folder: Path) -> None:
+    (folder / "recipe.json").write_text(json.dumps(values))
+    cells = plan_cells([folder / "recipe.json"], [1], {}, folder / "sweep")
+    run_sweep(cells, folder / "sweep", scorings=[ProtocolScoring("gcd")], baselines=True)
 
 
 @pytest.mark.moderate
 @pytest.mark.parametrize(
-    "name",
-    ["recipe-seed1", "recipe-seed1/train.log", "recipe-seed1/baselines.json", "recipe-seed1/score-gcd.json"],
+    ("write", "name"),
+    [
+        *((train, f"run/{name}") for name in ("results.json", "stage1", "resume", "history.jsonl", "logs")),
+        *(
+            (sweep, f"sweep/recipe-seed1{name}")
+            for name in ("", "/train.log", "/baselines.json", "/score-gcd.json")
+        ),
+    ],
 )
-def test_a_sweep_writes_nothing_through_a_link(
-    image_folder: Path, backbone_folder: Path, tmp_path: Path, name: str
+def test_nothing_is_written_through_a_link(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path, write: Callable[[dict, Path], None], name: str
 ) -> None:
-    recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, tmp_path / "unused")))
-    link = tmp_path / "sweep" / name
+    """The link is replaced or refused."""
+    link = tmp_path / name
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / "absent")
     with contextlib.suppress(PromptCCDError):
-        cells = plan_cells([recipe], [1], {}, tmp_path / "sweep")
-        run_sweep(cells, tmp_path / "sweep", scorings=[ProtocolScoring("gcd")])
+        write(quick_recipe(image_folder, backbone_folder, tmp_path / "unused"), tmp_path)
     assert not (tmp_path / "absent").exists()

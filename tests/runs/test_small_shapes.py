@@ -66,11 +66,9 @@ def test_a_labelled_category_without_a_labelled_image_is_said(
 ) -> None:
     """One image of a category is cut to none at stage 0."""
     images = coloured_images(5, 8)
-    names = images.features["label"].names
-    rows = [row for row, label in enumerate(images["label"]) if label != 1]
-    images.select(sorted([*rows, images["label"].index(1)])).save_to_disk(str(tmp_path / "images"))
+    rows = [row for row, label in enumerate(images["label"]) if label != 1 or row == 1]
+    images.select(rows).save_to_disk(str(tmp_path / "images"))
     recipe_values["data"] = {"dataset": str(tmp_path / "images"), "class_blocks": [3, 2]}
     recipe_values["training"] |= {"epochs": 1, "replay_samples": 20}
-    score = train_run(Recipe.from_dict(recipe_values))
-    assert f"no image of 1 of its 3 categories, such as {names[1]}" in caplog.text
-    assert len(score.stages) == 1
+    assert len(train_run(Recipe.from_dict(recipe_values)).stages) == 1
+    assert "no image of 1 of its 3 categories, such as category 1" in caplog.text

@@ -3,8 +3,10 @@
 import json
 import math
 import os
+import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,30 +20,18 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings
 from promptccd.errors import InterruptedRunError, RunError
-from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep
+from promptccd.locks import FolderLock
+from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep, states_of
 from promptccd.reports.engines import Engine, Job
 from promptccd.reports.sweep import CellWork, score_baselines
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.start import stage_stream
 from promptccd.training.recipe import Recipe
-from tests.conftest import coloured_images, quick_recipe, resumable_recipe
+from tests.conftest import coloured_images, quick_recipe
 from tests.messages import TEXT
 from tests.processes import processes_of
 from tests.runs.test_resume import stage_hashes
 from tests.test_own_method import write_own_method
-
-
-@pytest.fixture(scope="module")
-def recipes(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, backbone_folder: Path) -> Path:
-    """A folder with ``tiny.yaml`` and ``tiny-gcd.yaml``, which train in seconds."""
-    folder = tmp_path_factory.mktemp("recipes")
-    values = resumable_recipe(image_folder, backbone_folder, folder)
-    del values["training"]["output_dir"]
-    values["training"]["epochs"] = 2
-    (folder / "tiny.yaml").write_text(json.dumps(values))  # JSON is YAML
-    values["model"]["variant"] = "promptccd-gcd"
-    (folder / "tiny-gcd.yaml").write_text(json.dumps(values))
-    return folder
 
 
 def plan(recipes: Path, out: Path, *, names=("tiny",), seeds=(1, 2), settings=None, **overrides):
@@ -50,15 +40,6 @@ def plan(recipes: Path, out: Path, *, names=("tiny",), seeds=(1, 2), settings=No
 
 def hashes(cells: list[SweepCell]) -> dict[str, list[str]]:
     return {cell.name: stage_hashes(cell.path) for cell in cells}
-
-
-@pytest.fixture(scope="module")
-def undisturbed(recipes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished sweep of ``tiny`` with the seeds 1 and 2."""
-    out = tmp_path_factory.mktemp("undisturbed")
-    result = run_sweep(plan(recipes, out), out)
-    assert result.failures == {}
-    return out
 
 
 def test_values_of_a_key_are_read_as_the_command_line_reads_them() -> None:
@@ -116,6 +97,7 @@ def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path
         (["--set", "epochs=1,1"], "Two cells of the sweep would be called tiny-epochs=1-seed1"),
         (["--jobs", "0"], "--jobs: expected a whole number from 1 to 512, got '0'"),
         (["--backbone", "none", "--backbone_config", "{depth: 3}"], "model.backbone_config has no depth"),
+        (["--image_size", "18", "--resize_size", "24"], TEXT["tiny-seed1-image-size-18-is"]),
     ],
 )
 def test_the_whole_grid_is_checked_before_anything_trains(
@@ -311,6 +293,55 @@ def test_a_killed_sweep_leaves_no_process_and_goes_on(
         assert time.monotonic() < until
         time.sleep(0.05)
 
+
+# Many computers on one folder
+
+
+def command(recipes: Path, out: Path, *words: str) -> list[str]:
+    return ["sweep", "--config", str(recipes / "tiny.yaml"), "--out", str(out), "--seeds", "1", "2", *words]
+
+
+def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
+    recipes: Path, tmp_path: Path, monkeypatch, capsys, caplog
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setenv("SLURM_JOB_ID", "38_2")
+    out = tmp_path / "it's here"
+    held = FolderLock(out / "tiny-seed1")
+    assert main(command(recipes, out, "--commands")) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    recipe = out / ".cells" / "tiny-seed2.yaml"
+    assert shlex.split(line)[-3:] == ["train", "--config", str(recipe)]
+    where = f"{socket.gethostname()} (process {os.getpid()}, job 38_2)"
+    assert f"tiny-seed1: running on {where}, and has no line" in caplog.text
+    assert TEXT["1-of-2-cells-have-a"] in caplog.text
+    assert main(command(recipes, out, "--dry-run", "--json")) == 0
+    assert [cell["state"] for cell in json.loads(capsys.readouterr().out)] == [f"running on {where}", "new"]
+    held.close()
+    assert main(command(recipes, out, "--commands", "--json")) == 0
+    assert [shlex.split(line)[-1] for line in json.loads(capsys.readouterr().out)] == [
+        str(out / ".cells" / f"tiny-seed{seed}.yaml") for seed in (1, 2)
+    ]
+    assert sorted(path.name for path in out.iterdir()) == [".cells", ".lock", ".lock-owner", "tiny-seed1"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_sweeps_work_side_by_side(recipes: Path, undisturbed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = [sys.executable, "-m", "promptccd_command", *command(recipes, out, "3")]
+    hosts = [
+        subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    said = [host.communicate() for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], "\n".join(map("".join, said))
+    assert all("FAILED" not in error for _, error in said)
+    cells = plan(recipes, out, seeds=(1, 2, 3))
+    assert states_of(cells) == dict.fromkeys(["tiny-seed1", "tiny-seed2", "tiny-seed3"], "finished")
+    assert hashes(cells[:2]) == hashes(plan(recipes, undisturbed))
+
+
+# Images of a person
 
 PHOTOGRAPHS = ["--backbone", "photographs", "--epochs", "1", "--kmeans_restarts", "1"]
 

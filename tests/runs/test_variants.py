@@ -1,6 +1,5 @@
 """Every variant through the same loop: interrupted anywhere, loaded from any stage, evaluated and explained."""
 
-import itertools
 import json
 import os
 import re
@@ -20,10 +19,8 @@ from safetensors.torch import load_file
 from transformers import AutoModel
 
 from promptccd.cli.main import main
-from promptccd.clustering import calibrated
 from promptccd.errors import InterruptedRunError
 from promptccd.evaluation import ContinualScore
-from promptccd.models.assignment import two_shares
 from promptccd.runs import RunDirectory, RunEvaluation, explain_image, load_model, load_view, train_run
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.recipe import Recipe
@@ -175,32 +172,6 @@ def test_stages_are_the_same_however_a_run_is_interrupted_and_killed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [45, 130])
-def test_a_kill_while_a_stage_fits_the_calibrated_mixture_changes_no_byte(
-    step: int, recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a step of expectation-maximisation, of which a stage has two times `STEPS` and one to predict."""
-    values = merged(recipe_values, VARIANTS["gcd"])
-    train_run(in_folder(values, tmp_path / "whole"))
-
-    def train_until_killed() -> None:
-        steps = itertools.count(1)
-
-        def killed_when_due(*given: Any) -> torch.Tensor:
-            if next(steps) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return two_shares(*given)
-
-        monkeypatch.setattr(calibrated, "two_shares", killed_when_due)
-        train_run(in_folder(values, tmp_path / "killed"))
-
-    assert in_a_fork(train_until_killed) == -signal.SIGKILL
-    assert not RunDirectory(tmp_path / "killed").stage(3).exists()
-    train_run(in_folder(values, tmp_path / "killed"))
-    assert stage_hashes(tmp_path / "killed") == stage_hashes(tmp_path / "whole")
-
-
-@pytest.mark.slow
 def test_explanations_of_every_variant(variant: Values, image_folder: Path, tmp_path: Path, capsys) -> None:
     brief = {"data": {"class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}, "training": {"epochs": 1}}
     train_run(in_folder(merged(variant, brief), tmp_path / "run"))
@@ -251,37 +222,3 @@ def test_parameter_table_of_a_recipe(recipe: str, total: tuple[str, str], capsys
     assert main(["parameters", str(path)]) == 0
     together = capsys.readouterr().out.splitlines()[-1]
     assert all(value in together for value in total), together
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"model": {"variant": "promptccd-pp", "num_parts": 1}},
-            "num_parts: Expected a number from 2 to 1024, got 1",
-        ),
-        (
-            {"model": {"variant": "promptccd-pp", "pool_size": 3, "prompts_per_patch": 4}},
-            r"prompts_per_patch <= pool_size \(3\), got 4",
-        ),
-        (
-            {"training": {"category_count": "guess"}},
-            r"known \| split_merge \| stream \| kmeans or list\[int\], got 'guess'",
-        ),
-        ({"training": {"category_count": [3, 5, 4]}}, r"non-decreasing, got \[3, 5, 4\]"),
-        ({"training": {"category_count": [3, 4]}}, r"each of 3 unlabelled stages, .* got \[3, 4\]"),
-        ({"training": {"category_count": [1, 4, 4]}}, r"below the 2 labelled categories, got \[1, 4, 4\]"),
-    ],
-)
-def test_impossible_recipes_end_in_one_line(
-    recipe_values: Values, tmp_path: Path, changes: Values, message: str, capsys
-) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text(json.dumps(merged(recipe_values, changes)))
-    assert main(["train", "--config", str(path)]) == 2
-    errors = capsys.readouterr().err
-    assert "Traceback" not in errors
-    last = errors.strip().splitlines()[-1]
-    assert re.search(message, last), errors
-    assert main(["parameters", str(path)]) == 2 or "category_count" in message
-    assert "Traceback" not in capsys.readouterr().err

@@ -8,7 +8,6 @@ from accelerate import DistributedType
 from accelerate.state import AcceleratorState
 from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model
 
-from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import ConfigurationError
 from promptccd.runs.start import require_whole_patches
@@ -17,8 +16,6 @@ from promptccd.training.devices import accelerator_for
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from tests.messages import TEXT
-
-STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
 
 def odd(values: dict, side: int = 18) -> dict:
@@ -36,24 +33,12 @@ def test_training_refuses_a_side_with_a_rim_before_anything_is_read(
     require_whole_patches(Recipe.from_dict(odd(recipe_values, 24)))
 
 
-def test_a_sweep_refuses_it_with_the_name_of_the_cell(recipe_values: dict, tmp_path: Path, capsys) -> None:
-    recipe = tmp_path / "tiny.yaml"
-    words = ["--image_size", "18", "--resize_size", "24", "--dry-run", "--out", str(tmp_path / "out")]
-    recipe.write_text(str(recipe_values | {"training": {"epochs": 1}}))
-    assert main(["sweep", "--config", str(recipe), "--seeds", "1", *words]) == 2
-    assert TEXT["tiny-seed1-image-size-18-is"] in capsys.readouterr().err
-
-
-def backbone(folder: Path, image_size: int) -> Path:
-    config = Dinov2Config(
-        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=image_size, patch_size=14
-    )
-    Dinov2Model(config).save_pretrained(folder)
-    return folder
-
-
 def test_discovery_says_what_a_published_view_leaves_out(tmp_path: Path, caplog) -> None:
-    folder = backbone(tmp_path / "backbone", 28)
+    folder, sizes = (
+        tmp_path / "backbone",
+        {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+    )
+    Dinov2Model(Dinov2Config(**sizes, image_size=28, patch_size=14)).save_pretrained(folder)
     _, view = load_embedder(folder)
     assert not caplog.messages
     assert view.sides == (28, 28)

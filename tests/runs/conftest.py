@@ -1,0 +1,30 @@
+"""Recipes to sweep over, and a sweep that nothing disturbed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from promptccd.reports import plan_cells, run_sweep
+from tests.conftest import resumable_recipe
+
+
+@pytest.fixture(scope="session")
+def recipes(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, backbone_folder: Path) -> Path:
+    """A folder with ``tiny.yaml`` and ``tiny-gcd.yaml``, which train in seconds."""
+    folder = tmp_path_factory.mktemp("recipes")
+    values = resumable_recipe(image_folder, backbone_folder, folder)
+    del values["training"]["output_dir"]
+    values["training"]["epochs"] = 2
+    (folder / "tiny.yaml").write_text(json.dumps(values))  # JSON is YAML
+    values["model"]["variant"] = "promptccd-gcd"
+    (folder / "tiny-gcd.yaml").write_text(json.dumps(values))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def undisturbed(recipes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished sweep of ``tiny`` with the seeds 1 and 2."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    assert run_sweep(plan_cells([recipes / "tiny.yaml"], [1, 2], {}, out), out).failures == {}
+    return out
