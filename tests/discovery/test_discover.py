@@ -16,7 +16,7 @@ from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
-from promptccd.discovery import DiscoverySession, discover
+from promptccd.discovery import discover
 from promptccd.discovery.checkpoint import found_with, save_progress
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.exports.rows import WAITS
@@ -212,9 +212,7 @@ def test_a_model_is_named_as_people_call_it(tmp_path: Path, monkeypatch: pytest.
     assert found_with(model, Path("elsewhere"))["model"] == str(tmp_path / "found" / "stage1")
 
 
-def test_confidences_are_measured_where_the_model_tells_new_from_known(
-    session: DiscoverySession, albums: list[Path], tmp_path: Path
-) -> None:
+def test_confidences_are_measured_where_the_model_tells_new_from_known(session, albums, tmp_path) -> None:
     grouped(session, albums[0])
     spread = session.model.spread
     assert spread is not None

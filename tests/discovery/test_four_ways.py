@@ -129,9 +129,7 @@ def corrections(out: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.moderate
 @pytest.mark.parametrize("way", [by_command, by_window, by_visitor])
-def test_every_way_leaves_the_bytes_of_python(
-    way: Way, three_stages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_way_leaves_the_bytes_of_python(way, three_stages, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Project, "now", lambda project: "2026-01-01T00:00:00+00:00")
     left, todo = [], corrections(three_stages / "found")
     for name, make in (("a", by_python), ("b", way)):

@@ -95,9 +95,7 @@ def test_what_junk_hid_is_found_once_it_is_set_aside(hidden: DiscoverySession) -
 
 
 @pytest.mark.moderate
-def test_what_a_person_said_and_images_of_one_moment_stay_where_the_others_are_grouped_again(
-    hidden: DiscoverySession, worlds: tuple[Tensor, Tensor]
-) -> None:
+def test_what_a_person_said_and_images_of_one_moment_stay_where_the_others_are_grouped_again(hidden, worlds):
     registry, burst = hidden.registry, [key_of(number) for number in (1, EACH + 1, 2 * EACH + 1)]
     hidden.seen.store_followers(burst, dict.fromkeys(burst[1:], burst[0]))
     some = [key_of(3 * EACH + number) for number in range(5)]
@@ -267,9 +265,7 @@ def test_the_next_discovery_keeps_them(again, found: Path, capsys: pytest.Captur
     [(["regroup"], "Expected regroup COUNT"), (["regroup", "0"], "from 1 on"), (["regroup", "99"], "24"),
      (["dissolve", "0", "nearest"], "dissolve ID [none]")],
 )  # fmt: skip
-def test_impossible_is_said(
-    found: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_impossible_is_said(found, arguments, words, capsys) -> None:
     before = registry_in(found).state_hash()
     assert main(["categories", str(found), *arguments]) == 2
     assert words in capsys.readouterr().err

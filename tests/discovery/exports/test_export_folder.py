@@ -64,9 +64,7 @@ EAGLES = {each.replace("owl", "eagle owl"): text for each, text in FIRST.items()
     ],
 )
 @pytest.mark.parametrize("has_links", [True, False])
-def test_an_export_has_its_files_and_those_of_a_person(
-    tmp_path: Path, files: dict[str, str], kept: int, has_links: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_has_its_files_and_those_of_a_person(tmp_path, files, kept, has_links, monkeypatch) -> None:
     folder = tmp_path / "out"
     export(folder, FIRST)
     if not has_links:
@@ -161,9 +159,7 @@ def test_what_has_the_name_of_an_exported_file_gets_another(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("part", ["out", "old"])  # before the swap, and after it
-def test_a_folder_that_is_not_listed_is_not_empty(
-    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_not_listed_is_not_empty(tmp_path, part, monkeypatch) -> None:
     folder, listed = tmp_path / "out", os.scandir
     export(folder, FIRST)
     (folder / "mine").mkdir()

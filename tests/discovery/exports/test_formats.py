@@ -265,9 +265,7 @@ def listed(folder, photos, rows):
     return folder.finish()
 
 
-def test_a_format_is_one_entry(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_format_is_one_entry(here, monkeypatch, capsys) -> None:
     """The command line, its help and `discover` read the list; the page is tested in ``page/test_routes.py``."""
     added = Format("listed", "a text with the names of the groups", f"{__name__}:listed")
     monkeypatch.setitem(FORMATS, "listed", added)

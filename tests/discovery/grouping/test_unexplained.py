@@ -155,9 +155,7 @@ def away(share: float, direction: int = 0) -> torch.Tensor:
     ("apart", "count", "low", "high"),
     [(0.1, 9, 9, 10), (0.18, 9, 9, 10), (0.25, 10, 9, 10), (0.55, 10, 9, 10), (0.7, 10, 10, 11)],
 )
-def test_the_range_reaches_from_3_4_to_3_times_the_distance_at_which_groups_open(
-    apart: float, count: int, low: int, high: int
-) -> None:
+def test_the_range_reaches_from_3_4_to_3_times_the_distance_at_which_groups_open(apart, count, low, high):
     """Two new categories that lie a share of what known ones do from each other; groups open from 0.2 on."""
     first, _ = WORLD.draw([9], 400, seed=5)
     second, _ = WORLD.draw([9], 400, seed=6)
@@ -168,9 +166,7 @@ def test_the_range_reaches_from_3_4_to_3_times_the_distance_at_which_groups_open
 
 
 @pytest.mark.parametrize(("images", "apart", "groups"), [(400, 0.4, 2), (20, 0.4, 1), (20, 0.8, 2)])
-def test_a_small_group_beside_a_large_new_one_must_lie_farther_off(
-    images: int, apart: float, groups: int
-) -> None:
+def test_a_small_group_beside_a_large_new_one_must_lie_farther_off(images, apart, groups) -> None:
     """20 images beside 400 are rather the odd ones of one category than another category."""
     first, _ = WORLD.draw([9], 400, seed=5)
     second, _ = WORLD.draw([9], images, seed=6)
@@ -207,9 +203,7 @@ def test_images_that_people_have_placed_hide_nothing() -> None:
 
 
 @pytest.mark.parametrize("known", [KNOWN, HIDDEN], ids=["stand out", "hidden"])
-def test_the_range_counts_categories_of_which_there_are_too_few_images_for_a_group(
-    known: KnownCategories,
-) -> None:
+def test_the_range_counts_categories_of_which_there_are_too_few_images_for_a_group(known) -> None:
     """Twelve images of nothing known are as many as three of the known categories have."""
     parts = [WORLD.draw(range(8), 4, seed=1), WORLD.draw(range(8, 12), 3, seed=2)]
     features = torch.cat([part for part, _ in parts])

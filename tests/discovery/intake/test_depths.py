@@ -89,10 +89,7 @@ def test_later_images_are_shown_by_the_first_rule_and_keep_their_keys(photos: Pa
 
 
 @pytest.mark.slow
-def test_features_page_and_exports_show_the_same_depth(
-    photos: Path, tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
+def test_features_page_and_exports_show_the_same_depth(photos: Path, out: Path, tiny_backbone: Path) -> None:
     features = []
     for name, content in {"": b"", "new.tif": raw_tiff(ramp(65535, 4))}.items():
         if name:
@@ -104,21 +101,18 @@ def test_features_page_and_exports_show_the_same_depth(
         assert np.allclose(session.current.features, fresh.current.features, atol=1e-5)
         names = [file.name for file in session.current.intake.used]
         features.append(dict(zip(names, session.current.features, strict=True)))
-        rendering = session.current.intake.decoding.rendering
-        bench = ProjectView(out)
-        assert bench.photos.decoding.rendering == rendering == Rendering(integer=(0, 4095))
-        row = bench.photos.names.index("dim.tif")
-        pixels = decode_image((photos / "dim.tif").read_bytes(), bench.photos.decoding).image
-        assert pixels is not None
-        page = np.asarray(Image.open(io.BytesIO(bench.photos.picture(row, 1600) or b"")))
-        assert np.abs(page.astype(int) - np.asarray(pixels)).max() < 12
-        cell = np.asarray(Image.open(io.BytesIO(bench.photos.picture(row, 320) or b"")))
-        assert np.abs(cell.astype(int) - np.asarray(pixels)).mean() < 6
+        shown = ProjectView(out).photos
+        assert shown.decoding.rendering == session.current.intake.decoding.rendering == fresh.rendering
+        row = shown.names.index("dim.tif")
+        pixels = np.asarray(decode_image((photos / "dim.tif").read_bytes(), shown.decoding).image).astype(int)
+        large, cell = (np.asarray(Image.open(io.BytesIO(shown.picture(row, side)))) for side in (1600, 320))
+        assert np.abs(large - pixels).max() < 12
+        assert np.abs(cell - pixels).mean() < 6
         exported = [np.asarray(Image.open(path)) for path in (out / "publish").rglob("*.webp")]
-        assert any(np.array_equal(each, np.asarray(pixels)) for each in exported)
-        bench.photos.close()
-    assert np.array_equal(features[0]["dim.tif"], features[1]["dim.tif"])
-    assert np.array_equal(features[0]["plain.png"], features[1]["plain.png"])
+        assert any(np.array_equal(each, pixels) for each in exported)
+        shown.close()
+    for name in ("dim.tif", "plain.png"):
+        assert np.array_equal(features[0][name], features[1][name])
 
 
 def test_rows_that_are_trained_on_are_shown_by_one_rule(photos: Path) -> None:

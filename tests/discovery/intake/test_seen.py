@@ -125,9 +125,7 @@ def test_followers_of_all_pictures_are_stored(tmp_path: Path) -> None:
         9000,
     ],
 )
-def test_a_database_of_a_stranger_is_made_again_and_a_reader_leaves_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str | bytes | int
-) -> None:
+def test_a_database_of_a_stranger_is_made_again_and_a_reader_leaves_it(tmp_path, caplog, damage) -> None:
     filled(tmp_path).close()
     content = (tmp_path / SEEN).read_bytes()
     if isinstance(damage, str):

@@ -153,9 +153,7 @@ def test_its_folder_is_shown_on_this_machine(guest: Window, journey: Path, shown
     assert not shown.exists()
 
 
-def test_a_machine_without_folders_says_the_path(
-    guest: Window, journey: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_folders_says_the_path(guest, journey, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "")
     status, _, content = show(guest, rows(guest)["one.jpg"])
     assert (status, str(journey / "album" / "one.jpg").encode() in content) == (409, True)
@@ -211,9 +209,7 @@ def test_its_own_pixels_are_seen_and_moved(looker: Person) -> None:
 
 
 @pytest.mark.slow
-def test_its_path_is_copied_and_the_browser_keeps_its_menu(
-    looker: Person, journey: Path, shown: Path
-) -> None:
+def test_its_path_is_copied_and_the_browser_keeps_its_menu(looker, journey, shown) -> None:
     in_large(looker, "one.jpg")
     looker.press("f")
     looker.page.get_by_text(str(journey / "album" / "one.jpg")).wait_for()

@@ -79,9 +79,7 @@ def test_draws_are_fair_to_all() -> None:
     [(COUNT, COUNT // 2, COUNT // 2, (0.9, 1)), (30, COUNT, 0, (0, 0.97))],
     ids=["all looked at: known but for errors", "nothing is wrong: the range reaches all"],
 )
-def test_the_range_is_as_wide_as_it_must(
-    looks: int, wrong_from: int, wrong: int, low: tuple[float, float]
-) -> None:
+def test_the_range_is_as_wide_as_it_must(looks, wrong_from, wrong, low) -> None:
     registry = grouped()
     for _ in range(looks):
         answer(registry, wrong_from)

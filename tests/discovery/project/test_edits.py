@@ -2,7 +2,6 @@
 
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,9 +142,7 @@ def state_of(registry: CategoryRegistry) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_corrections_do_what_a_model_of_dictionaries_does_in_a_file_and_in_memory(
-    seed: int, tmp_path: Path
-) -> None:
+def test_any_corrections_do_what_a_model_of_dictionaries_does_in_a_file_and_in_memory(seed, tmp_path) -> None:
     generator, memory = np.random.default_rng(seed), known_registry(4, 12)
     memory.observe(1, S1.groups({0: 0}))
     memory.write_to(tmp_path / "categories.sqlite")
@@ -288,9 +285,7 @@ def test_a_known_category_without_images_does_not_rest() -> None:
     np.testing.assert_allclose(prototype(registry, 1), between, atol=1e-6)
 
 
-def test_images_of_a_dissolved_category_go_to_the_nearest_that_may_have_them(
-    registry: CategoryRegistry,
-) -> None:
+def test_images_of_a_dissolved_category_go_to_the_nearest_that_may_have_them(registry) -> None:
     members = S1.of(4)  # of 5, whose images are nearest to 0, then to 4, then to 1
     for home in (0, None, 5):  # taken out of 0
         edits.move(registry, members[2:3], home)
@@ -481,9 +476,7 @@ def labelled() -> CategoryRegistry:
         ({"d": "moth", "g": "moth", "h": "moth"}, 1, ("moth",), ()),
     ],
 )
-def test_labels_name_what_most_of_them_are_in_and_move_what_was_wrong(
-    labelled: CategoryRegistry, labels: dict[str, str], moved: int, named: tuple[str], new: tuple[str]
-) -> None:
+def test_labels_name_what_most_of_them_are_in_and_move_what_was_wrong(labelled, labels, moved, named, new):
     before = dict(labelled.members)
     assert apply_labels(labelled, labels | {"unknown": "moth"}) == (len(labels), moved, named, new)
     assert {key: labelled.category(labelled.members[key]).name for key in labels} == labels

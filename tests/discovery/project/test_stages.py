@@ -1,6 +1,5 @@
 """Stages come and are grouped again: ids, names and edits stay, and nobody's id goes to another."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -91,9 +90,7 @@ def test_three_stages_with_edits(lived: CategoryRegistry) -> None:
     assert [entry.number for entry in lived.log] == list(range(lived.next_number))
 
 
-def test_what_was_rejected_stays_rejected_by_its_images_whatever_they_look_like_now(
-    lived: CategoryRegistry,
-) -> None:
+def test_what_was_rejected_stays_rejected_by_its_images_whatever_they_look_like_now(lived) -> None:
     """A new model puts them elsewhere, with one more image: most of the cluster was rejected as a category."""
     before, images = snapshot(lived), Images("s3", {2: 5, 4: 6, 6: 6, 8: 11, 9: 5}, seed=2)
     assert images.of(9)[:4] == S3.of(9)
@@ -181,9 +178,7 @@ def one_group(keys: str) -> StageGroups:
         ([(edits.confirm, [*"eg"])], "abcefg", 0),
     ],
 )
-def test_half_of_a_cluster_or_of_a_category_says_what_the_cluster_is(
-    made: list[Edit], keys: str, home: int | None
-) -> None:
+def test_half_of_a_cluster_or_of_a_category_says_what_the_cluster_is(made, keys, home) -> None:
     registry = small_registry()
     for edit in made:
         do(registry, edit)
@@ -206,9 +201,7 @@ def turned(groups: StageGroups) -> StageGroups:
 
 @pytest.mark.parametrize("turn", [lambda groups: groups, turned], ids=["alike", "other features"])
 @pytest.mark.parametrize("again", [(1, 2, 3), (3, 1, 2)])
-def test_a_repeated_stage_keeps_everything(
-    lived: CategoryRegistry, again: tuple[int, ...], turn: Callable[[StageGroups], StageGroups]
-) -> None:
+def test_a_repeated_stage_keeps_everything(lived, again, turn) -> None:
     before, free, stage = snapshot(lived), lived.next_id, lived.stage
     for number, stage_again in enumerate(again):
         images = {1: S1, 2: S2, 3: S3}[stage_again]

@@ -131,9 +131,7 @@ def test_a_file_is_replaced_whole(path: Path, tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == [CATEGORIES]
 
 
-def test_a_new_file_reaches_the_disk_before_it_has_its_name(
-    registry: CategoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_file_reaches_the_disk_before_it_has_its_name(registry, tmp_path, monkeypatch) -> None:
     calls: list[tuple[Callable[..., None], Path]] = []
     for name in ("flush", "rename"):
         act = getattr(systems, name)
@@ -144,9 +142,7 @@ def test_a_new_file_reaches_the_disk_before_it_has_its_name(
 
 
 @pytest.mark.parametrize("is_network", [True, False])
-def test_a_closed_file_is_whole_without_its_log(
-    path: Path, is_network: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_file_is_whole_without_its_log(path, is_network, monkeypatch) -> None:
     monkeypatch.setattr(systems, "is_network_drive", lambda folder: is_network)
     registry = CategoryRegistry.open(path)
     registry.write_ahead()
