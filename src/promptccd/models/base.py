@@ -203,7 +203,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         tensors = stored_tensors(found, most_bytes)
         try:  # without memory: a model that is too large, or that a hostile configuration breaks, is refused
             with torch.device("meta"), init.no_init_weights():
-                needed = sum(each.nbytes for each in cls(copy.deepcopy(config)).state_dict().values())
+                needed = cls(copy.deepcopy(config)).get_memory_footprint()
         except Exception as error:  # it may fail anywhere
             raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
         if needed > most_bytes:
@@ -239,12 +239,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
 
     def freeze(self) -> None:
         """Let only the last block, the projection head and the parameters of `roles` learn."""
-        self.requires_grad_(False)
-        blocks_of(self.backbone)[-1].requires_grad_(True)
-        self.head.requires_grad_(True)
+        last = {*map(id, blocks_of(self.backbone)[-1].parameters())}
         for name, parameter in self.named_parameters():
-            if name.startswith(tuple(self.roles)):
-                parameter.requires_grad_(True)
+            parameter.requires_grad_(id(parameter) in last or name.startswith(("head.", *self.roles)))
 
     @property
     def num_prompts(self) -> int:

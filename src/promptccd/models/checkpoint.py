@@ -5,6 +5,7 @@ Only JSON and safetensors are read. Code, pickles and other programs' files in t
 
 import json
 import logging
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -298,7 +299,7 @@ def stored_tensors(found: FoundModel, most_bytes: int) -> dict[str, Tensor]:
                 f"{shown(name)} of {found.place} is of type {tensor.dtype}: save it as float32."
             )
         # The sum of finite values may overflow: only then each value is checked.
-        if not (tensor.sum().isfinite() or tensor.isfinite().all()):
+        if not (math.isfinite(tensor.sum()) or tensor.isfinite().all()):
             raise CheckpointError(
                 f"{shown(name)} of {found.place} has NaN or infinity: its training diverged, or it was damaged. Use an "
                 "earlier stage, or download it again."
