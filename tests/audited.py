@@ -48,30 +48,24 @@ def cli(folder: Path) -> None:
     from promptccd.cli.main import main
 
     run, images = folder / "run", folder / "album"
+    recipe, stage = folder / "recipe.yaml", run / "stage1"
     for command in (
-        ["train", "--config", str(folder / "recipe.yaml")],
-        ["evaluate", str(run)],
-        ["predict", str(run / "stage1"), str(images)],
-        ["discover", str(run / "stage1"), str(images), "--out", str(folder / "found")],
-        [
-            "discover",
-            str(folder / "backbone"),
-            str(images),
-            "--out",
-            str(folder / "all-new"),
-            "--export",
-            "publish",
-        ],
-        ["categories", str(folder / "found"), "list"],
-        ["split", str(folder / "recipe.yaml")],
-        ["parameters", str(folder / "recipe.yaml")],
-        ["explain", str(run / "stage1"), str(images / "0.png"), "--out", str(folder / "explained")],
-        ["report", str(run), "--out", str(folder / "report")],
-        ["verify", str(run)],
+        ["train", "--config", recipe],
+        ["evaluate", run],
+        ["predict", stage, images],
+        ["discover", stage, images, "--out", folder / "found"],
+        ["discover", folder / "backbone", images, "--out", folder / "all-new", "--export", "publish"],
+        ["categories", folder / "found", "list"],
+        ["split", recipe],
+        ["parameters", recipe],
+        ["explain", stage, images / "0.png", "--out", folder / "explained"],
+        ["report", run, "--out", folder / "report"],
+        ["verify", run],
         ["audit"],
-        ["sweep", "--config", str(folder / "recipe.yaml"), "--seeds", "1", "--dry-run"],
+        ["sweep", "--config", recipe, "--seeds", "1", "--dry-run"],
     ):
-        assert main([*command, "--json"] if command[0] != "train" else command) == 0, command
+        words = [*map(str, command), *(["--json"] if command[0] != "train" else [])]
+        assert main(words) == 0, command
 
 
 def page(folder: Path) -> None:

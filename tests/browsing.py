@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
 LOOPBACK = {"127.0.0.1", "localhost"}
 
@@ -38,20 +38,25 @@ class Visit:
     @property
     def foreign_requests(self) -> list[str]:
         """Requests that would have left this machine."""
-        return [url for url in self.requests if urlsplit(url).scheme != "file" and _host(url) not in LOOPBACK]
+        asked = [(url, urlsplit(url)) for url in self.requests]
+        return [url for url, at in asked if at.scheme != "file" and at.hostname not in LOOPBACK]
 
 
 def watch(page: Page) -> Visit:
     """Record what happens on a page from now on."""
     visit = Visit(page)
-    page.on("console", lambda entry: _note_console(visit, entry.type, entry.text))
+
+    def log(entry: ConsoleMessage) -> None:
+        if entry.type in ("error", "warning"):
+            visit.complaints.append(f"{entry.type}: {entry.text}")
+
+    def ask(request: Request) -> None:
+        if not request.url.startswith(("data:", "blob:")):
+            visit.requests.append(request.url)
+
+    page.on("console", log)
     page.on("pageerror", lambda error: visit.complaints.append(str(error)))
-    page.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith(("data:", "blob:")) else visit.requests.append(request.url)
-        ),
-    )
+    page.on("request", ask)
     return visit
 
 
@@ -90,12 +95,3 @@ def visit(browser: Browser) -> Iterator[Visit]:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     yield watch(page)
     page.close()
-
-
-def _note_console(visit: Visit, kind: str, text: str) -> None:
-    if kind in ("error", "warning"):
-        visit.complaints.append(f"{kind}: {text}")
-
-
-def _host(url: str) -> str | None:
-    return urlsplit(url).hostname

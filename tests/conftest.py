@@ -287,9 +287,8 @@ def sum_again(folder: Path) -> None:
     from promptccd.disk import CHECKSUMS, write_directory
 
     (folder / CHECKSUMS).unlink(missing_ok=True)
-    write_directory(
-        folder, lambda staging: shutil.copytree(folder, staging, dirs_exist_ok=True), replace=True
-    )
+    copy = lambda staging: shutil.copytree(folder, staging, dirs_exist_ok=True)  # noqa: E731
+    write_directory(folder, copy, replace=True)
 
 
 def quick_recipe(image_folder: Path, backbone_folder: Path, folder: Path, **model: object) -> dict[str, dict]:

@@ -33,9 +33,8 @@ def main() -> int:
     """Print the table."""
     rows = {int(number): row for number, row in tomllib.loads(ROWS.read_text(encoding="utf-8")).items()}
     collector = Collector()
-    marking = [
-        str(each) for each in Path(__file__).parent.rglob("test_*.py") if b".mark.fault(" in each.read_bytes()
-    ]
+    files = Path(__file__).parent.rglob("test_*.py")
+    marking = [str(each) for each in files if b".mark.fault(" in each.read_bytes()]
     with contextlib.redirect_stdout(io.StringIO()) as said:
         collected = pytest.main(["--collect-only", "-q", *marking], plugins=[collector])
     if collected != pytest.ExitCode.OK:
@@ -49,10 +48,8 @@ def main() -> int:
             print(f"       {name}")
         held += bool(platform or collector.tests[number])
     unknown = sorted(collector.tests.keys() - rows.keys())
-    print(
-        f"\n{held} of {len(rows)} rows have a test, or are the platform's."
-        + (f" Unknown rows: {unknown}." if unknown else "")
-    )
+    strange = f" Unknown rows: {unknown}." if unknown else ""
+    print(f"\n{held} of {len(rows)} rows have a test, or are the platform's.{strange}")
     return 0 if held == len(rows) and not unknown else 1
 
 

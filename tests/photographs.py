@@ -4,6 +4,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from PIL import ExifTags, Image, ImageCms
@@ -72,6 +73,13 @@ def png_chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
 
+def png_of(size: tuple[int, int], depth: int, colour: int, packed: bytes, *before: bytes) -> bytes:
+    """A PNG of packed pixels, with chunks before them: its size, the bits of a value, its kind of colour."""
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", *size, depth, colour, 0, 0, 0))
+    chunks = [header, *before, png_chunk(b"IDAT", packed), png_chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
 def png(image: Image.Image, orientation: int = 1) -> bytes:
     """Text of three kinds, EXIF, time, profile, a private chunk, and something behind the end."""
     text = PngInfo()
@@ -95,22 +103,13 @@ def hidden_under_transparency(image: Image.Image) -> bytes:
     return stream.getvalue()
 
 
-def hidden_behind_pixels(image: Image.Image) -> bytes:
-    """Data behind the last row of a PNG, inside its packed pixels."""
+def hidden_behind_rows(image: Image.Image, *, is_packed: bool) -> bytes:
+    """Data in the chunk of a PNG's pixels: packed with them behind the last row, or behind what is packed."""
     rows = b"".join(b"\x00" + row.tobytes() for row in np.asarray(image))
-    packed = zlib.compress(rows + f"{MARKER}-row".encode(), 0)
-    header = struct.pack(">IIBBBBB", *image.size, 8, 2, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", packed), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
-
-
-def hidden_behind_stream(image: Image.Image) -> bytes:
-    """Data behind the packed pixels of a PNG, in the same chunk."""
-    rows = b"".join(b"\x00" + row.tobytes() for row in np.asarray(image))
-    header = struct.pack(">IIBBBBB", *image.size, 8, 2, 0, 0, 0)
-    packed = zlib.compress(rows) + f"{MARKER}-stream".encode()
-    chunks = [(b"IHDR", header), (b"IDAT", packed), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
+    more = f"{MARKER}-row".encode()
+    return png_of(
+        image.size, 8, 2, zlib.compress(rows + more, 0) if is_packed else zlib.compress(rows) + more
+    )
 
 
 def saved(codec: str, **options: object) -> Callable[[Image.Image], bytes]:
@@ -136,8 +135,8 @@ TELLING: dict[str, tuple[str, Callable[[Image.Image], bytes]]] = {
     "png on its side": (".png", lambda image: png(image, 6)),
     "palette png": (".png", lambda image: png(image.quantize(8))),
     "transparent png": (".png", hidden_under_transparency),
-    "png with a row too many": (".png", hidden_behind_pixels),
-    "png with data behind its pixels": (".png", hidden_behind_stream),
+    "png with a row too many": (".png", partial(hidden_behind_rows, is_packed=True)),
+    "png with data behind its pixels": (".png", partial(hidden_behind_rows, is_packed=False)),
     "gif": (".gif", saved("GIF", comment=f"{MARKER}-comment")),
     "webp": (".webp", saved("WEBP", exif=exif(), xmp=XMP, icc_profile=profile())),
     "tiff": (".tif", saved("TIFF", tiffinfo={270: f"{MARKER}-title", 315: f"{MARKER}-artist"})),
@@ -146,11 +145,7 @@ TELLING: dict[str, tuple[str, Callable[[Image.Image], bytes]]] = {
 }
 
 
-def album(number: int, kinds: list[str] | None = None) -> list[tuple[str, bytes]]:
+def album(number: int, kinds: list[str]) -> list[tuple[str, bytes]]:
     """Suffix and content of so many photographs, all different."""
-    listed = list(TELLING.values()) if kinds is None else [TELLING[kind] for kind in kinds]
-    made = []
-    for index in range(number):
-        suffix, make = listed[index % len(listed)]
-        made.append((suffix, make(pixels(index))))
-    return made
+    made = [TELLING[kinds[index % len(kinds)]] for index in range(number)]
+    return [(suffix, make(pixels(index))) for index, (suffix, make) in enumerate(made)]

@@ -20,9 +20,10 @@ import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -30,32 +31,17 @@ from torch.utils import _pytree as pytree
 
 PACKAGE = "promptccd"
 aten = torch.ops.aten
-CPU = torch.device("cpu")
-INNER = CPU  # where the tensors really lie; "meta" counts kernels without computing them
+GPU = torch.device("cuda", 0)
+INNER = torch.device("cpu")  # where the tensors really lie; "meta" counts kernels without computing them
 
 COPIES = {"copy_", "_to_copy", "copy"}
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
 TAKE_HOST_SCALARS = {
-    "where",
-    "lerp",
-    "fill_",
-    "fill",
-    "masked_fill",
-    "masked_fill_",
-    "addcmul",
-    "addcdiv",
-    "clamp",
-}
+    "where", "lerp", "fill_", "fill", "masked_fill", "masked_fill_", "addcmul", "addcdiv", "clamp",
+}  # fmt: skip
 NO_KERNEL = {
-    "detach",
-    "_local_scalar_dense",
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty",
-    "alias",
-    "_unsafe_view",
-}
+    "detach", "_local_scalar_dense", "empty", "empty_like", "empty_strided", "new_empty", "alias", "_unsafe_view",
+}  # fmt: skip
 WAITING = {
     "_local_scalar_dense", "nonzero", "masked_select", "equal", "unique_dim", "unique_consecutive", "_unique",
     "_unique2", "histc", "bincount", "multinomial", "linalg_lstsq", "_linalg_eigh", "_linalg_svd",
@@ -78,24 +64,23 @@ AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 
 
 class Log:
-    """What happened on the devices.
+    """What happened on the device.
 
     Attributes:
         waits: how often the host waited, by reason and lines of the package, innermost first.
         hazards: what works on one machine and not on another, likewise.
         kernels: how many were launched; views launch none.
         kernel: called before each.
-        current: index of the device that ``"cuda"`` means.
     """
 
-    def __init__(self, num_devices: int):
+    def __init__(self) -> None:
         self.waits: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self.hazards: Counter[tuple[str, tuple[str, ...]]] = Counter()
-        self.kernels, self.num_devices, self.current = 0, num_devices, 0
+        self.kernels = 0
         self.kernel: Callable[..., None] = lambda func, kind, args, kwargs: None
 
 
-LOG = Log(1)
+LOG = Log()
 _leaving = threading.local()  # `now` while Python asks for a copy on the host
 _kept: list[Any] = []
 
@@ -112,19 +97,18 @@ def frames() -> tuple[str, ...]:
 
 
 class GpuTensor(Tensor):
-    """A tensor of a pretend device; `inner` is the same memory as a plain CPU tensor."""
+    """A tensor of the pretended device; `inner` is the same memory as a plain CPU tensor."""
 
     inner: Tensor
-    index: int
 
     @staticmethod
-    def __new__(cls, inner: Tensor, index: int = 0) -> "GpuTensor":
-        made = Tensor._make_subclass(cls, inner, False, device_for_backend_keys=torch.device("cuda:0"))
-        made.inner, made.index = inner, index
+    def __new__(cls, inner: Tensor) -> "GpuTensor":
+        made = Tensor._make_subclass(cls, inner, False, device_for_backend_keys=GPU)
+        made.inner = inner
         return made
 
     __torch_function__ = torch._C._disabled_torch_function_impl
-    device = property(lambda self: torch.device("cuda", self.index))
+    device = property(lambda self: GPU)
     is_cuda = property(lambda self: True)
     is_cpu = property(lambda self: False)
 
@@ -141,37 +125,21 @@ class GpuTensor(Tensor):
         LOG.waits["tolist", frames()] += 1
         return self.inner.tolist()
 
-    def new_tensor(
-        self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-    ) -> Tensor:
-        return (
-            torch.tensor(data, dtype=dtype or self.dtype)
-            .to(device or self.device)
-            .requires_grad_(requires_grad)
-        )
-
-    def pin_memory(self, *args: Any) -> Tensor:
-        raise RuntimeError("cannot pin 'torch.cuda.FloatTensor': only dense CPU tensors can be pinned")
+    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+        return torch.tensor(data, dtype=dtype or self.dtype).to(device or self.device)
 
     def get_device(self) -> int:
-        return self.index
+        return 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
             is_parameter = isinstance(self, torch.nn.Parameter)
-            memo[id(self)] = _on_gpu(
-                self.inner.detach().clone(), self.index, is_parameter, self.requires_grad
-            )
+            memo[id(self)] = _on_gpu(self.inner.detach().clone(), is_parameter, self.requires_grad)
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         LOG.hazards["pickled on the device: unpacked on the same one, wherever that is", frames()] += 1
-        return _on_gpu, (
-            self.inner.detach(),
-            self.index,
-            isinstance(self, torch.nn.Parameter),
-            self.requires_grad,
-        )
+        return _on_gpu, (self.inner.detach(), isinstance(self, torch.nn.Parameter), self.requires_grad)
 
     def __repr__(self, **kwargs: Any) -> str:  # type: ignore[override]
         LOG.waits["repr", frames()] += 1
@@ -181,17 +149,15 @@ class GpuTensor(Tensor):
         return format(self.item() if self.ndim == 0 else repr(self), spec)
 
 
-def _on_gpu(value: Tensor, index: int, is_parameter: bool, requires_grad: bool) -> Tensor:
-    made = GpuTensor(value, index)
+def _on_gpu(value: Tensor, is_parameter: bool, requires_grad: bool) -> Tensor:
+    made = GpuTensor(value)
     return torch.nn.Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
 
 
 def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operator of which an argument lies on a device, or whose result shall."""
     kind = func._schema.name.partition("::")[2]
-    leaves = [
-        each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Tensor | torch.Generator)
-    ]
+    leaves = pytree.tree_leaves((args, kwargs))
     ours = [each for each in leaves if isinstance(each, GpuTensor)]
     others = [each for each in leaves if isinstance(each, Tensor) and not isinstance(each, GpuTensor)]
     # Formulas of gradients ask for the device that C++ sees.
@@ -220,7 +186,7 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if id(value) in back:
             return back[id(value)]
         is_host_copy = kind == "copy_" and value is args[0]
-        return value if is_host_copy else GpuTensor(value, target.index)
+        return value if is_host_copy else GpuTensor(value)
 
     return pytree.tree_map(ours_again, result)
 
@@ -232,35 +198,26 @@ def _target(kind: str, asked: Any, ours: list[GpuTensor], backwards: bool) -> to
     leaves_device = (makes and not backwards) or (kind == "_to_copy" and getattr(_leaving, "now", False))
     if ours and target.type in ("cpu", INNER.type) and not leaves_device:
         target = ours[0].device
-    if target.type != "cuda":
-        return target
-    target = torch.device("cuda", LOG.current if target.index is None else target.index)
-    if target.index >= LOG.num_devices:
+    if target.type == "cuda" and target.index:
         raise RuntimeError("CUDA error: invalid device ordinal")
-    return target
+    return GPU if target.type == "cuda" else target
 
 
 def _refuse_mixed(func: Any, kind: str, args: Any, ours: list[Any], others: list[Tensor]) -> None:
-    """Raise where CUDA would, for tensors of several devices."""
+    """Raise where CUDA would, for tensors of both devices."""
     if kind in INDEXING and ours:
         if not isinstance(args[0], GpuTensor):
             raise RuntimeError(
                 f"indices should be either on cpu or on the same device as the indexed tensor (cpu) ({func})"
             )
         others = [each for each in args[2:3] if not isinstance(each, GpuTensor) and each.ndim]
-    takes_scalars = (
-        torch.Tag.pointwise in func.tags or kind in TAKE_HOST_SCALARS or kind.startswith("_foreach")
-    )
+    is_pointwise = torch.Tag.pointwise in func.tags or kind.startswith("_foreach")
+    takes_scalars = is_pointwise or kind in TAKE_HOST_SCALARS
     if ours and any(each.ndim or not takes_scalars for each in others):
         shapes = [tuple(each.shape) for each in others]
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
             f"({func}, {shapes} on the CPU)"
-        )
-    if len(indices := {each.index for each in ours if each.ndim}) > 1:
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{' and '.join(f'cuda:{index}' for index in sorted(indices))}! ({func})"
         )
 
 
@@ -268,9 +225,7 @@ def _note(
     func: Any, kind: str, args: Any, kwargs: dict[str, Any], others: list[Tensor], target: torch.device
 ) -> None:
     """Record what an operator costs."""
-    is_view = any(
-        each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns
-    )
+    is_view = any(each.alias_info and not each.alias_info.is_write for each in func._schema.returns)
     if not is_view and kind not in NO_KERNEL:
         LOG.kernels += 1
         LOG.kernel(func, kind, args, kwargs)
@@ -314,10 +269,8 @@ def _cast(func: Any, policy: str) -> Callable[..., Any]:
         def counts(value: Any) -> bool:
             return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
 
-        dtypes = [each.dtype for each in pytree.tree_leaves((args, kwargs)) if counts(each)] or [
-            torch.float32
-        ]
-        widest = functools.reduce(torch.promote_types, dtypes)
+        dtypes = [each.dtype for each in pytree.tree_leaves((args, kwargs)) if counts(each)]
+        widest = functools.reduce(torch.promote_types, dtypes or [torch.float32])
         dtype = {"lower": torch.get_autocast_dtype("cuda"), "full": torch.float32, "widest": widest}[policy]
         to = lambda value: value.to(dtype) if counts(value) and isinstance(value, GpuTensor) else value  # noqa: E731
         with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
@@ -327,9 +280,7 @@ def _cast(func: Any, policy: str) -> Callable[..., Any]:
 
 
 def _refused(*args: Any, **kwargs: Any) -> Any:
-    raise RuntimeError(
-        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast."
-    )
+    raise RuntimeError("binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.")
 
 
 class _Guard(torch._C._acc.DeviceGuard):
@@ -343,9 +294,8 @@ def _teach_torch() -> None:
         return
     import torch._dynamo
 
-    torch.ones(
-        (), requires_grad=True
-    ).backward()  # the engine starts before it sees a device, for which it makes threads
+    # The engine of gradients starts before it sees a device, for which it makes threads.
+    torch.ones((), requires_grad=True).backward()
     guard, library = _Guard(), ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     torch._C._acc.register_python_privateuseone_device_guard(guard)
     guards = (ctypes.c_void_p * 24).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
@@ -359,21 +309,16 @@ def _teach_torch() -> None:
     def on_gpu(func: Any) -> Callable[..., Any]:
         return lambda *args, **kwargs: compute(func, args, kwargs)
 
-    for name in (
-        full.removeprefix("aten::")
-        for full in torch._C._dispatch_get_all_op_names()
-        if full.startswith("aten::")
-    ):
-        if name.startswith("_") or "window" in name or "sparse" in name:
+    for full in torch._C._dispatch_get_all_op_names():
+        namespace, _, name = full.partition("::")
+        if namespace != "aten" or name.startswith("_") or "window" in name or "sparse" in name:
             continue
         arguments = torch._C._get_schema(f"aten::{name.partition('.')[0]}", name.partition(".")[2]).arguments
-        if any(each.name == "device" for each in arguments) and not any(
-            "Tensor" in str(each.type) for each in arguments
-        ):
+        takes_tensors = any("Tensor" in str(each.type) for each in arguments)
+        if any(each.name == "device" for each in arguments) and not takes_tensors:
             makers.impl(name, on_gpu(named(name)), "CUDA")
-    makers.impl(
-        "_local_scalar_dense", on_gpu(aten._local_scalar_dense.default), "CUDA"
-    )  # of torch.tensor([a, b])
+    # Of torch.tensor([a, b]).
+    makers.impl("_local_scalar_dense", on_gpu(aten._local_scalar_dense.default), "CUDA")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # kernels of torch are replaced
         for names, policy in ((LOWER, "lower"), (FULL, "full"), (WIDEST, "widest")):
@@ -386,17 +331,11 @@ def _teach_torch() -> None:
 def _to(original: Any, self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     if args and isinstance(args[0], Tensor):  # C++ would ask that tensor for its device
         args = (args[0].device, args[0].dtype, *args[1:])
-    if "cuda" in map(str, (*args, kwargs.get("device"))):  # C++ knows of the first device alone
-        here = torch.device("cuda", LOG.current)
-        args = tuple(here if str(each) == "cuda" else each for each in args)
-        kwargs |= {"device": here} if str(kwargs.get("device")) == "cuda" else {}
     if not isinstance(self, GpuTensor):
         return original(self, *args, **kwargs)
     device, dtype, _, _ = torch._C._nn._parse_to(*args, **{k: v for k, v in kwargs.items() if k != "copy"})
     dtype, copy = dtype or self.dtype, bool(kwargs.get("copy"))
-    if device is None or (
-        device.type == "cuda" and (LOG.current if device.index is None else device.index) == self.index
-    ):
+    if device is None or device.type == "cuda":
         return self if dtype == self.dtype and not copy else original(self, dtype, copy=copy)
     _leaving.now = True
     try:
@@ -409,9 +348,8 @@ def _to(original: Any, self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 def _one_hot(original: Any, tensor: Tensor, num_classes: int = -1) -> Tensor:
     if not isinstance(tensor, GpuTensor) or num_classes < 0:
         return original(tensor, num_classes)
-    made = torch.zeros(
-        *tensor.shape, num_classes, dtype=torch.int64, device=tensor.device
-    )  # CUDA does not check values
+    # CUDA does not check values.
+    made = torch.zeros(*tensor.shape, num_classes, dtype=torch.int64, device=tensor.device)
     return made.scatter_(-1, tensor[..., None], 1)
 
 
@@ -427,7 +365,13 @@ def _pinned(self: Tensor, *args: Any) -> Tensor:
     return made
 
 
-def _patches(num_devices: int) -> list[tuple[Any, dict[str, Any]]]:
+def _set_device(device: Any) -> int:
+    if not isinstance(device, int) and torch.device(device).index is None:
+        raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
+    return 0
+
+
+def _patches() -> list[tuple[Any, dict[str, Any]]]:
     """What stands in for functions of torch, by owner."""
     memory = 80 * 2**30
     about = types.SimpleNamespace(
@@ -436,28 +380,14 @@ def _patches(num_devices: int) -> list[tuple[Any, dict[str, Any]]]:
     stream = types.SimpleNamespace(
         is_capturing=lambda: False, synchronize=lambda: None, wait_stream=lambda other: None
     )
-
-    def exchange(index: Any) -> int:
-        if not isinstance(index, int) and torch.device(index).index is None:
-            raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{index}")
-        before, LOG.current = LOG.current, before_or(index)
-        return before
-
-    def before_or(device: Any) -> int:
-        index = device if isinstance(device, int) else torch.device(device).index
-        return LOG.current if index is None or index < 0 else index
-
     silent = (
         "_lazy_init synchronize empty_cache reset_peak_memory_stats manual_seed manual_seed_all set_rng_state"
     )
-    nothing = dict.fromkeys(silent.split(), lambda *a: None)
-    no_bytes = dict.fromkeys(
-        ("max_memory_allocated", "memory_allocated", "memory_reserved", "max_memory_reserved"), lambda *a: 0
-    )
-    cuda = nothing | no_bytes | {
-        "is_available": lambda: True, "is_initialized": lambda: True, "device_count": lambda: num_devices,
-        "current_device": lambda: LOG.current, "set_device": exchange, "_exchange_device": exchange,
-        "_maybe_exchange_device": exchange, "is_bf16_supported": lambda *a, **k: True,
+    zero = "max_memory_allocated memory_allocated memory_reserved max_memory_reserved current_device"
+    cuda = dict.fromkeys(silent.split(), lambda *a: None) | dict.fromkeys(zero.split(), lambda *a: 0) | {
+        "is_available": lambda: True, "is_initialized": lambda: True, "device_count": lambda: 1,
+        "set_device": _set_device, "_exchange_device": _set_device,
+        "_maybe_exchange_device": _set_device, "is_bf16_supported": lambda *a, **k: True,
         "get_device_capability": lambda *a: (9, 0), "get_device_name": lambda *a: about.name,
         "get_device_properties": lambda *a: about, "mem_get_info": lambda *a: (memory, memory),
         "get_rng_state": lambda *a: torch.zeros(16, dtype=torch.uint8), "get_rng_state_all": lambda: [],
@@ -466,7 +396,7 @@ def _patches(num_devices: int) -> list[tuple[Any, dict[str, Any]]]:
     }  # fmt: skip
     accelerator = {
         "is_available": lambda: True, "current_accelerator": lambda *a, **k: torch.device("cuda"),
-        "device_count": lambda: num_devices, "current_device_index": lambda: LOG.current, "set_device_index": exchange,
+        "device_count": lambda: 1, "current_device_index": lambda: 0, "set_device_index": _set_device,
         "current_stream": lambda *a: stream, "synchronize": lambda *a: None,
     }  # fmt: skip
     instead = {
@@ -502,36 +432,28 @@ def teachable() -> str:
 
 
 @contextmanager
-def pretend_gpu(num_devices: int = 1) -> Iterator[Log]:
-    """In this block torch has so many GPUs; what happened on them stands in the log."""
+def pretend_gpu() -> Iterator[Log]:
+    """In this block torch has a GPU; what happened on it stands in the log."""
     global LOG
     _teach_torch()
-    LOG = Log(num_devices)
-    patches, future = _patches(num_devices), torch.__future__
-    kept = [(owner, {name: getattr(owner, name) for name in values}) for owner, values in patches]
+    LOG, future = Log(), torch.__future__
     moving = future.get_overwrite_module_params_on_conversion(), future.get_swap_module_params_on_conversion()
-    together = (
-        sys.modules["torch.optim.optimizer"]._foreach_supported_types,
-        torch.utils._foreach_utils._foreach_supported_types,
-    )
-    try:
-        for owner, values in patches:
-            for name, value in values.items():
-                setattr(owner, name, value)
-        future.set_overwrite_module_params_on_conversion(
-            True
-        )  # a module that moves keeps its parameters by swapping
+    optimisers = sys.modules["torch.optim.optimizer"]
+    together = optimisers._foreach_supported_types, torch.utils._foreach_utils._foreach_supported_types
+    with ExitStack() as patched:
+        patched.callback(_forget_answers)  # when all is as it was
+        for owner, values in _patches():
+            patched.enter_context(mock.patch.multiple(owner, **values))
+        # A module that moves keeps its parameters by swapping.
+        future.set_overwrite_module_params_on_conversion(True)
         future.set_swap_module_params_on_conversion(True)
         for each in together:  # optimisers take one kernel for many tensors
             each.append(GpuTensor)
         _forget_answers()
-        yield LOG
-    finally:
-        _forget_answers()
-        for each in together:
-            each.remove(GpuTensor)
-        future.set_overwrite_module_params_on_conversion(moving[0])
-        future.set_swap_module_params_on_conversion(moving[1])
-        for owner, values in kept:
-            for name, value in values.items():
-                setattr(owner, name, value)
+        try:
+            yield LOG
+        finally:
+            for each in together:
+                each.remove(GpuTensor)
+            future.set_overwrite_module_params_on_conversion(moving[0])
+            future.set_swap_module_params_on_conversion(moving[1])

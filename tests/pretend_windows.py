@@ -67,6 +67,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     library = os.path.dirname(os.__file__) + os.sep
     names = "open write close fsync rename replace unlink kill fstat lstat stat mkdir symlink chmod scandir access"
     real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in names.split()}
+    real_open = io.open
 
     def ours(file: str) -> bool:
         is_package = file.startswith(source) and "site-packages" not in file[len(source) :]
@@ -77,21 +78,17 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
         frame = sys._getframe(1)
         while frame is not None:
             file = frame.f_code.co_filename
-            in_library = file.startswith("<frozen") or (
-                file.startswith(library) and "site-packages" not in file
-            )
-            if file == here or (through and in_library and not file.endswith("tempfile.py")):
+            is_installed = file.startswith(library) and "site-packages" not in file
+            in_library = (is_installed or file.startswith("<frozen")) and not file.endswith("tempfile.py")
+            if file == here or (through and in_library):
                 frame = frame.f_back  # type: ignore[assignment]
                 continue
             return ours(file)
         return False
 
     def refuse(what: str, error: BaseException) -> None:
-        descriptor = real["open"](
-            os.environ[REFUSED_LOG], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666
-        )
-        real["write"](descriptor, f"{what}\n".encode())
-        real["close"](descriptor)
+        with real_open(os.environ[REFUSED_LOG], "a", encoding="utf-8") as log:
+            log.write(f"{what}\n")
         raise error
 
     def os_error(number: int, winerror: int, path: Any = None) -> OSError:
@@ -244,16 +241,16 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
 
     # Files
 
-    def p_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -> int:
+    def p_open(path: Any, flags: int, mode: int = 0o777, **named: Any) -> int:
         if not asks():
-            descriptor = real["open"](path, flags & ~0x8000, mode, dir_fd=dir_fd)
+            descriptor = real["open"](path, flags & ~0x8000, mode, **named)
             text.discard(descriptor)
             return descriptor
         if flags & os.O_CREAT:
             require_name(path)
         if os.path.isdir(path):
             refuse("open a folder", os_error(errno.EACCES, _ACCESS_DENIED, path))
-        descriptor = real["open"](path, (flags & ~0x8000) | os.O_CLOEXEC, mode, dir_fd=dir_fd)
+        descriptor = real["open"](path, (flags & ~0x8000) | os.O_CLOEXEC, mode, **named)
         (text.discard if flags & 0x8000 else text.add)(descriptor)
         return descriptor
 
@@ -272,28 +269,17 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
             refuse("fsync of what is read", OSError(errno.EBADF, "Bad file descriptor"))
         real["fsync"](descriptor)
 
-    def resolved(path: Any, dir_fd: Any = None) -> str:
-        path = os.fsdecode(path)
-        if dir_fd is not None:
-            path = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), path)
-        parent, name = os.path.split(os.path.abspath(path))
+    def resolved(path: Any) -> str:
+        parent, name = os.path.split(os.path.abspath(os.fsdecode(path)))
         return os.path.join(os.path.realpath(parent), name)
 
     def used(path: str) -> str:
         """A file at or below a path that this process holds open or mapped."""
-        targets = []
-        for descriptor in os.listdir("/proc/self/fd"):
-            try:
-                targets.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-            except OSError:
-                continue
+        targets = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
         with real_open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             targets += ["/" + line.rstrip("\n").partition("/")[2] for line in maps]
-        below = f"{path}{os.sep}"
-        return next(
-            (each for each in targets if (each == path or each.startswith(below)) and os.path.isfile(each)),
-            "",
-        )
+        files = (each for each in targets if f"{each}{os.sep}".startswith(f"{path}{os.sep}"))
+        return next(filter(os.path.isfile, files), "")
 
     def require_unused(what: str, *paths: str) -> None:
         for path in paths:
@@ -303,31 +289,28 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     def is_read_only(path: str) -> bool:
         return os.path.isfile(path) and not real["lstat"](path).st_mode & 0o200
 
-    def p_rename(source: Any, target: Any, *, src_dir_fd: Any = None, dst_dir_fd: Any = None) -> None:
+    def p_rename(source: Any, target: Any, **named: Any) -> None:
         if asks(through=True):
-            old, new = resolved(source, src_dir_fd), resolved(target, dst_dir_fd)
             require_name(target)
-            if os.path.lexists(new):
+            if os.path.lexists(new := resolved(target)):
                 refuse("rename onto what is there", os_error(errno.EEXIST, 183, new))
-            require_unused("rename", old, new)
-        real["rename"](source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+            require_unused("rename", resolved(source), new)
+        real["rename"](source, target, **named)
 
-    def p_replace(source: Any, target: Any, *, src_dir_fd: Any = None, dst_dir_fd: Any = None) -> None:
+    def p_replace(source: Any, target: Any, **named: Any) -> None:
         if asks(through=True):
-            old, new = resolved(source, src_dir_fd), resolved(target, dst_dir_fd)
             require_name(target)
-            if os.path.isdir(new) or is_read_only(new):
+            if os.path.isdir(new := resolved(target)) or is_read_only(new):
                 refuse("replace what may not be", os_error(errno.EACCES, _ACCESS_DENIED, new))
-            require_unused("replace", old, new)
-        real["replace"](source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+            require_unused("replace", resolved(source), new)
+        real["replace"](source, target, **named)
 
-    def p_unlink(path: Any, *, dir_fd: Any = None) -> None:
+    def p_unlink(path: Any, **named: Any) -> None:
         if asks(through=True):
-            gone = resolved(path, dir_fd)
-            if is_read_only(gone):
+            if is_read_only(gone := resolved(path)):
                 refuse("unlink what is read-only", os_error(errno.EACCES, _ACCESS_DENIED, gone))
             require_unused("unlink", gone)
-        real["unlink"](path, dir_fd=dir_fd)
+        real["unlink"](path, **named)
 
     def p_symlink(*given: Any, **named: Any) -> None:
         if asks(through=True):
@@ -347,9 +330,14 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     def p_kill(process: int, number: int) -> None:
         real["kill"](process, 9 if asks(through=True) else number)  # all but Ctrl+Break end a process at once
 
+    def p_mkdir(path: Any, mode: int = 0o777, **named: Any) -> None:
+        if asks(through=True):
+            require_name(path)
+        real["mkdir"](path, mode, **named)
+
     replaced = (
         p_open, p_write, p_close, p_fsync, p_rename, p_replace, p_unlink, p_symlink, p_chmod, p_kill, p_fstat, p_lstat,
-        p_stat, p_scandir, p_access,
+        p_stat, p_scandir, p_access, p_mkdir,
     )  # fmt: skip
     for each in replaced:
         setattr(os, each.__name__.removeprefix("p_"), each)
@@ -375,8 +363,6 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
         if part := refused_part(path):
             refuse(f"a name {part!r}", os_error(errno.EINVAL, 123, path))
 
-    real_open = io.open
-
     def p_builtin_open(
         file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None,
         newline: Any = None, closefd: bool = True, opener: Any = None,
@@ -391,13 +377,6 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
         return real_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
 
     builtins.open = io.open = p_builtin_open  # type: ignore[assignment]
-
-    def p_mkdir(path: Any, mode: int = 0o777, *, dir_fd: Any = None) -> None:
-        if asks(through=True):
-            require_name(path)
-        real["mkdir"](path, mode, dir_fd=dir_fd)
-
-    os.mkdir = p_mkdir  # type: ignore[assignment]
 
     # Processes
 

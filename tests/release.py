@@ -68,13 +68,6 @@ def notes() -> None:
     require(named, f"name a section of CHANGELOG.md [{version}] instead of [Unreleased]")
 
 
-def links() -> None:
-    """What README links to and shows is there."""
-    targets = re.findall(r"\]\((?!\w+:|#)([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
-    lost = [each for each in targets if not (ROOT / each).is_file()]
-    require(targets and not lost, f"README.md links to what is not there: {lost}")
-
-
 def pinned() -> None:
     """The hashes belong to the pinned versions."""
     require(HASHES.is_file(), "make hashes")
@@ -108,7 +101,6 @@ STEPS: dict[str, Callable[[], object]] = {
     "clean": clean,
     "address": address,
     "notes": notes,
-    "links": links,
     "hashes": pinned,
     "lint": lambda: run("make", "lint"),
     "docs": lambda: run("make", "docs"),

@@ -29,7 +29,6 @@ class World:
     def draw(self, categories: Iterable[int], images: int, seed: int = 0) -> tuple[Tensor, Tensor]:
         """So many images of each category ``(N, D)``, and which category they are of."""
         labels = torch.tensor(list(categories)).repeat_interleave(images)
-        noise = torch.randn(
-            len(labels), self.centres.shape[1], generator=torch.Generator().manual_seed(1000 + seed)
-        )
+        generator = torch.Generator().manual_seed(1000 + seed)
+        noise = torch.randn(len(labels), self.centres.shape[1], generator=generator)
         return self.centres[labels] + (noise * self.scales) @ self.turn, labels

@@ -25,9 +25,8 @@ class TensorMemory(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = {
-            id(each.untyped_storage()) for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)
-        }
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        given = {id(each.untyped_storage()) for each in tensors}
         for each in tree_leaves(result):
             if isinstance(each, Tensor) and id(each.untyped_storage()) not in given | self._alive.keys():
                 self._count(each.untyped_storage())

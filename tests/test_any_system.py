@@ -58,10 +58,8 @@ def test_a_folder_of_windows_is_no_data_set_of_the_hub(name, tmp_path, monkeypat
     with pytest.raises(DataError, match="Nothing is at"):
         find_source(name)
     assert main(["split", name, "--class_blocks", "1", "1"]) == 2
-    assert (
-        f"Nothing is at {name!r}" in (output := capsys.readouterr().err)
-        and TEXT["it-is-a-path-of-windows"] in output
-    )
+    output = capsys.readouterr().err
+    assert f"Nothing is at {name!r}" in output and TEXT["it-is-a-path-of-windows"] in output
 
 
 def test_paths_in_tables_are_those_of_the_computer_that_grouped():
@@ -102,13 +100,9 @@ def test_a_project_from_windows_is_opened_corrected_and_found_again(project, cap
     out = str(project / "groups")
     assert main(["categories", out, "list"]) == 0
     assert main(["categories", out, "rename", "0", "heron"]) == 0
-    for name in (
-        f"deep\\{names[-1]}",
-        f"deep/{names[-1]}",
-        f"C:\\Users\\me\\album\\deep\\{names[-1]}",
-        names[0],
-    ):
-        assert main(["categories", out, "confirm", name]) == 0, name
+    for place in ("deep\\", "deep/", "C:\\Users\\me\\album\\deep\\"):
+        assert main(["categories", out, "confirm", f"{place}{names[-1]}"]) == 0, place
+    assert main(["categories", out, "confirm", names[0]]) == 0
     assert "heron" in capsys.readouterr().out
     assert main(["discover", "photographs", str(project / "album"), "--out", out]) == 0
     with (project / "groups/assignments.csv").open(encoding="utf-8", newline="") as stream:

@@ -63,6 +63,14 @@ def files_of(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
+def fields_of(method: str) -> dict[str, object]:
+    """The options of a method as fields of its configuration."""
+    options = OPTIONS.get(method, {})
+    return {
+        name: value for name, value in {**options, **options.get("options", {})}.items() if name != "options"
+    }
+
+
 def card_of(run: Path, stage: int) -> str:
     return (run / f"stage{stage}" / "README.md").read_text(encoding="utf-8").replace(run.name, "<run>")
 
@@ -95,12 +103,13 @@ def test_stopped_anywhere_it_ends_in_the_bytes_of_the_command(
     bare: PromptCCDModel, trained_run: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    diary = Diary(("on_step_end", 0), ("on_epoch_end", 1), ("on_evaluate", 2))
+    diary = Diary(("on_step_end", 0), ("on_stage_end", 0), ("on_epoch_end", 1), ("on_evaluate", 2))
     trainer = trainer_in(run, bare, diary)
     assert trainer.train().stages == []
     assert (trainer.model is bare, list(run.glob("stage*"))) == (True, [])
-    assert [row.stage for row in trainer.train().stages] == []
-    assert trainer.model.config.stage == 0
+    for _ in range(2):
+        assert trainer.train().stages == []
+        assert trainer.model.config.stage == 0
     assert [row.stage for row in trainer.train().stages] == [1, 2]
     results = trainer.train()
     assert files_of(run) == files_of(trained_run)
@@ -128,7 +137,7 @@ def test_stopped_anywhere_it_ends_in_the_bytes_of_the_command(
 def test_a_method_with_options_has_the_bytes_of_the_command(
     name: str, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    images, method, options = coloured_images(5, 30), METHODS[name], OPTIONS.get(name, {})
+    images, options = coloured_images(5, 30), OPTIONS.get(name, {})
     images.save_to_disk(str(tmp_path / "images"))
     values = quick_recipe(tmp_path / "images", tiny_backbone, tmp_path / "command", variant=name, **options)
     training = {"learning_rate": RATE, **TRAINING.get(name, {})}
@@ -137,9 +146,7 @@ def test_a_method_with_options_has_the_bytes_of_the_command(
     assert main(["train", "--config", str(tmp_path / "recipe.yaml")]) == 0
 
     torch.rand(3)  # how the model is made must not matter
-    fields = {**options, **options.get("options", {})}
-    fields.pop("options", None)
-    model = method.model.from_pretrained(tiny_backbone, **TINY_HEAD, **fields)
+    model = METHODS[name].model.from_pretrained(tiny_backbone, **TINY_HEAD, **fields_of(name))
     args = arguments(tmp_path / "python", **training)
     results = CategoryDiscoveryTrainer(model, args, cut(images), views=VIEWS).train()
     assert files_of(tmp_path / "python") == files_of(tmp_path / "command")
@@ -148,21 +155,17 @@ def test_a_method_with_options_has_the_bytes_of_the_command(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["promptccd", "happy", "grow-merge"])
-def test_a_stage_without_epochs_trains_nothing(name: str, tiny_backbone: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["promptccd", "happy", "grow-merge"])
+def test_a_stage_without_epochs_trains_nothing(method: str, tiny_backbone: Path, tmp_path: Path) -> None:
     """Classifiers get rows for new classes, whose first values stay; everything else is that of stage 0."""
-    fields = {**OPTIONS.get(name, {}), **OPTIONS.get(name, {}).get("options", {})}
-    fields.pop("options", None)
-    model = METHODS[name].model.from_pretrained(tiny_backbone, **TINY_HEAD, **fields)
-    training = {"learning_rate": RATE, **TRAINING.get(name, {}), "discovery_epochs": 0}
+    model = METHODS[method].model.from_pretrained(tiny_backbone, **TINY_HEAD, **fields_of(method))
+    training = {"learning_rate": RATE, **TRAINING.get(method, {}), "discovery_epochs": 0}
     args = arguments(tmp_path / "run", **training)
     score = CategoryDiscoveryTrainer(model, args, cut(), views=VIEWS).train()
     assert [row.stage for row in score.stages] == [1, 2, 3]
-    first, last = (
-        dict(load_model(tmp_path / "run" / f"stage{stage}").named_parameters()) for stage in (0, 3)
-    )
-    for parameter, values in first.items():
-        assert torch.equal(values, last[parameter][tuple(map(slice, values.shape))]), parameter
+    last = load_model(tmp_path / "run" / "stage3").get_parameter
+    for name, values in load_model(tmp_path / "run" / "stage0").named_parameters():
+        assert torch.equal(values, last(name)[tuple(map(slice, values.shape))]), name
     assert "was not trained" not in card_of(tmp_path / "run", 0)
     assert TEXT["was-not-trained-discovery-epochs-0"] in card_of(tmp_path / "run", 3)
 
@@ -206,17 +209,15 @@ def test_an_evaluation_without_the_data_says_where_it_could_come_from(
     with pytest.raises(DataError, match="eval_dataset"):
         trainer.evaluate("inductive")
     trainer.eval_dataset = coloured_images(5, 10, seed=1)
-    assert [row.num_images for row in trainer.evaluate("inductive").stages] == [
-        len(stage) for stage in cut(trainer.eval_dataset)[1:]
-    ]
+    scored = [row.num_images for row in trainer.evaluate("inductive").stages]
+    assert scored == [len(stage) for stage in cut(trainer.eval_dataset)[1:]]
 
 
 @pytest.mark.slow
 def test_held_out_images_are_those_of_the_command(bare: PromptCCDModel, tmp_path: Path, capsys) -> None:
     images = coloured_images(5, 30)
-    trainer = CategoryDiscoveryTrainer(
-        bare, arguments(tmp_path / "run"), cut(images, held_out=0.3), views=VIEWS
-    )
+    stages = cut(images, held_out=0.3)
+    trainer = CategoryDiscoveryTrainer(bare, arguments(tmp_path / "run"), stages, views=VIEWS)
     trainer.train()
     found = trainer.evaluate("inductive")
     images.save_to_disk(str(tmp_path / "images"))
@@ -256,12 +257,10 @@ def test_what_does_not_go_together_is_refused(
     with pytest.raises(ConfigurationError, match=r"'promptccd-gcd' trains a GCDModel, not a PromptCCDModel"):
         trainer_in(tmp_path / "run", bare, method="promptccd-gcd")
     stages, args = cut(), arguments(tmp_path / "run")
+    theirs = transformers.TrainingArguments(str(tmp_path / "other"))
     for given, said in (
         (("photographs", args, stages), r"model to be a CategoryDiscoveryModel.*got builtins\.str"),
-        (
-            (bare, transformers.TrainingArguments(str(tmp_path / "other")), stages),
-            r"which is not transformers'",
-        ),
+        ((bare, theirs, stages), r"which is not transformers'"),
         ((bare, args, Dataset.from_dict({"label": [0]})), r"give StageStream\.from_dataset"),
     ):
         with pytest.raises(ConfigurationError, match=said):
@@ -273,15 +272,12 @@ def test_what_does_not_go_together_is_refused(
 def test_the_recipe_says_what_was_given(tiny_backbone: Path, tmp_path: Path) -> None:
     options = {"images_per_class": 20, "cuts": [(0.8, 0.1, 0.5, 1), (0.5, 0.5, 1), (0.5, 1), (1,)], "seed": 7}
     model = GCDModel.from_pretrained(tiny_backbone, **TINY_HEAD)
-    stages = StageStream.from_dataset(coloured_images(5, 30), class_blocks=(2, 1, 1, 1), **options)
+    stages = cut(**options)
     recipe = CategoryDiscoveryTrainer(model, arguments(tmp_path / "run", seed=7), stages).recipe
     assert (recipe.model.variant, recipe.model.backbone) == ("promptccd-gcd", str(tiny_backbone))
     assert (recipe.data.dataset, recipe.data.images_per_class) == ("in-memory", 20)
     assert recipe.data.cuts == [list(map(float, row)) for row in options["cuts"]]
     assert Recipe.from_dict(recipe.to_dict()) == recipe
-    named = CategoryDiscoveryTrainer(
-        model,
-        arguments(tmp_path / "run"),
-        StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1]),
-    )
+    digits = StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1])
+    named = CategoryDiscoveryTrainer(model, arguments(tmp_path / "run"), digits)
     assert named.recipe.data.dataset == "digits"

@@ -20,7 +20,6 @@ from safetensors.torch import load_file, save, save_file
 
 from promptccd import systems
 from promptccd.disk import (
-    TEMPORARY,
     make_folder,
     make_inside,
     open_to_change,
@@ -53,14 +52,14 @@ def modes_below(folder: Path) -> set[int]:
 @pytest.mark.fault(11)
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o002])
 def test_modes_follow_the_umask(tmp_path: Path, umask: int) -> None:
-    def nested(folder: Path) -> None:
+    def deep(folder: Path) -> None:
         fill(folder)
         (folder / "inner").mkdir()
         save_file({"weight": torch.arange(6.0)}, folder / "inner" / "tensors.safetensors")  # writes 0600
 
     before = os.umask(umask)
     try:
-        write_directory(make_folder(tmp_path / "made") / "one", nested)
+        write_directory(make_folder(tmp_path / "made") / "one", deep)
         write_file(tmp_path / "file", "text")
         os.close(open_to_change(tmp_path / ".lock"))
     finally:
@@ -70,30 +69,12 @@ def test_modes_follow_the_umask(tmp_path: Path, umask: int) -> None:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o777 & ~umask
 
 
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
+def changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
 
 
-@pytest.mark.fault(5)
-@pytest.mark.parametrize("name", ["tensors.safetensors", "position.json"])
-@pytest.mark.parametrize(
-    "damage",
-    [flip, lambda file: file.write_bytes(file.read_bytes()[:-1]), Path.unlink],
-    ids=["flipped", "cut short", "missing"],
-)
-def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, damage, caplog) -> None:
-    write_directory(tmp_path / "one", fill)
-    damage(tmp_path / "one" / name)
-    assert not trusted(tmp_path / "one")
-    assert name in caplog.text
-    assert not (tmp_path / "one").exists()
-    assert (tmp_path / ".refused-one").exists()  # nothing is lost
-
-
-def test_a_stranger_and_a_missing_manifest_are_refused(tmp_path: Path) -> None:
-    write_directory(tmp_path / "one", fill)
+def with_files_of_systems(folder: Path) -> None:
+    compiled = "__pycache__/handler.cpython-313.pyc"  # of an endpoint that imported it from there
     for name in (
         ".DS_Store",
         "._model.safetensors",
@@ -101,22 +82,52 @@ def test_a_stranger_and_a_missing_manifest_are_refused(tmp_path: Path) -> None:
         "Desktop.ini",
         ".nfs0012",
         "@eaDir/a",
-        "__pycache__/handler.cpython-313.pyc",  # of an endpoint that imported it from there
-        "extra.bin",
-        "extra/__pycache__/a.pyc",
+        compiled,
     ):
-        (tmp_path / "one" / name).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / "one" / name).write_bytes(b"?")
-    strangers = ["extra.bin does not belong there", "extra/__pycache__/a.pyc does not belong there"]
-    assert problems_of(tmp_path / "one") == strangers
-    (tmp_path / "one" / "checksums.json").unlink()
-    assert "checksums.json" in problems_of(tmp_path / "one")[0]
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"?")
 
 
-def test_a_person_may_edit_the_card(tmp_path: Path) -> None:
+def with_code_elsewhere(folder: Path) -> None:
+    (folder / "extra/__pycache__").mkdir(parents=True)
+    (folder / "extra/__pycache__/a.pyc").touch()
+
+
+def with_a_link(folder: Path) -> None:
+    (folder / "README.md").unlink()
+    (folder / "README.md").symlink_to(folder / "position.json")
+
+
+SUMS, WEIGHTS = "checksums.json", "tensors.safetensors"
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a byte flipped": (
+        changed(WEIGHTS, lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:]),
+        f"{WEIGHTS} was altered or cut short",
+    ),
+    "cut short": (changed(WEIGHTS, lambda data: data[:-1]), f"{WEIGHTS} was altered or cut short"),
+    "emptied": (changed("position.json", lambda data: b""), "position.json was altered or cut short"),
+    "missing": (lambda folder: (folder / WEIGHTS).unlink(), f"{WEIGHTS} is missing"),
+    "a stranger": (lambda folder: (folder / "extra.bin").touch(), "extra.bin does not belong there"),
+    "compiled code elsewhere": (with_code_elsewhere, "extra/__pycache__/a.pyc does not belong there"),
+    "a link": (with_a_link, TEXT["readme-md-is-a-link"]),
+    "no sums": (lambda folder: (folder / SUMS).unlink(), f"{SUMS} is missing or unreadable"),
+    "a list of sums": (changed(SUMS, lambda data: b"[]"), f"{SUMS} is missing or unreadable"),
+    "deep sums": (changed(SUMS, lambda data: b"[" * 100_000), f"{SUMS} is missing or unreadable"),
+    "half a sum": (changed(SUMS, lambda data: b"{"), f"{SUMS} is missing or unreadable"),
+    "a card that a person edited": (changed("README.md", lambda data: b"my own words"), ""),
+    "files of systems": (with_files_of_systems, ""),
+}
+
+
+@pytest.mark.fault(5)
+@pytest.mark.parametrize(("damage", "problem"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_directory_is_refused_by_name(damage, problem: str, tmp_path: Path, caplog) -> None:
     write_directory(tmp_path / "one", fill)
-    (tmp_path / "one" / "README.md").write_text("my own words")
-    assert trusted(tmp_path / "one")
+    damage(tmp_path / "one")
+    assert trusted(tmp_path / "one") == (not problem)
+    (left,) = tmp_path.iterdir()  # nothing is lost
+    assert left.name == (".refused-one" if problem else "one")
+    assert f"Refused one: {problem}. It" in caplog.text or not problem
 
 
 @pytest.mark.fault(3)
@@ -131,24 +142,66 @@ def test_what_is_written_reaches_the_disk_before_it_has_its_name(tmp_path: Path)
     assert calls == [*files, *in_order("one"), *["fsync folder"] * 2, *in_order("two")]
 
 
-@pytest.mark.parametrize("number", [errno.EBUSY, errno.EACCES])
-def test_a_folder_stays_that_cannot_be_replaced(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def nested(text: str) -> Callable[[Path], object]:
+    def fill(folder: Path) -> None:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "text").write_text(text)
+
+    return fill
+
+
+WRITERS: dict[str, tuple[Callable[[Path, str], None], Callable[[Path], str]]] = {
+    "a folder": (
+        lambda path, text: write_directory(path, nested(text), replace=True),
+        lambda path: (path / "inner" / "text").read_text(),
+    ),
+    "a file": (write_file, Path.read_text),
+}
+
+
+def failing_at(patch: pytest.MonkeyPatch, name: str, number: int, code: int) -> list[int]:
+    """Make one call of a function of `systems` fail; the list holds the number of calls."""
+    called, real = [0], getattr(systems, name)
+
+    def call(*arguments: Path) -> None:
+        called[0] += 1
+        if called[0] == number:
+            raise OSError(code, "it fails once", str(arguments[0]))
+        real(*arguments)
+
+    patch.setattr(systems, name, call)
+    return called
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EBUSY, errno.EACCES], ids=["full", "busy", "refused"])
+@pytest.mark.parametrize("name", ["rename", "flush"])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_call_that_fails_once_is_an_error_and_loses_nothing(
+    writer: str, name: str, code: int, tmp_path: Path
 ) -> None:
-    place, rename = tmp_path / "one", systems.rename
-    write_directory(place, fill)
-    old = (place / "checksums.json").read_bytes()
-
-    def refuse(source: Path, target: Path) -> None:
-        if source.name.startswith(TEMPORARY):
-            raise OSError(number, "in use")
-        rename(source, target)
-
-    monkeypatch.setattr(systems, "rename", refuse)
-    with pytest.raises(DiskError if number == errno.EACCES else OSError, match="in use"):
-        write_directory(place, lambda folder: (folder / "other").write_text("new"), replace=True)
-    assert ([*tmp_path.iterdir()], problems_of(place)) == ([place], [])
-    assert (place / "checksums.json").read_bytes() == old
+    write, read = WRITERS[writer]
+    path = tmp_path / "one"
+    for number in range(1, 20):
+        write(path, "old")
+        failed: Exception | None = None
+        with pytest.MonkeyPatch.context() as patch:
+            called = failing_at(patch, name, number, code)
+            try:
+                write(path, "new")
+            except (OSError, DiskError) as error:
+                failed = error
+        assert (failed is not None) == (called[0] >= number)
+        left = [item.name for item in tmp_path.iterdir()]
+        remove_leftovers(tmp_path)
+        assert [item.name for item in tmp_path.iterdir()] == ["one"]
+        assert path.is_file() or not problems_of(path)
+        if failed is None:
+            assert read(path) == "new"
+            return
+        assert read(path) in ({"old"} if name == "rename" else {"old", "new"})
+        assert "it fails once" in str(failed) and left == ["one"]
+        assert isinstance(failed, DiskError) or code == errno.EBUSY
+    pytest.fail("more calls than expected")
 
 
 def limit_files() -> None:
@@ -284,15 +337,11 @@ def test_a_folder_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
     assert sorted(item.name for item in (tmp_path / "disk").iterdir()) == ["one", "two"]
 
 
-def test_a_link_inside_a_directory_is_refused_like_damage(tmp_path: Path, caplog) -> None:
+def test_a_directory_with_a_link_is_not_sent(tmp_path: Path) -> None:
     write_directory(tmp_path / "one", fill)
-    (tmp_path / "key").write_text("key")
-    (tmp_path / "one" / "README.md").unlink()
-    (tmp_path / "one" / "README.md").symlink_to(tmp_path / "key")
+    with_a_link(tmp_path / "one")
     with pytest.raises(RunError, match=TEXT["readme-md-leads-elsewhere"]):
         require_no_links(tmp_path / "one")
-    assert not trusted(tmp_path / "one")
-    assert TEXT["readme-md-is-a-link"] in caplog.text
 
 
 @pytest.mark.fault(12)
@@ -306,21 +355,11 @@ def test_saving_onto_what_is_mapped_leaves_it_whole(tmp_path: Path) -> None:
             if name == "alone.safetensors":
                 write_file(tmp_path / name, content)
             else:
-                write_directory(
-                    tmp_path / "one",
-                    lambda folder, content=content: (folder / "tensors.safetensors").write_bytes(content),
-                    replace=True,
-                )
+                refill = lambda folder: (folder / "tensors.safetensors").write_bytes(content)  # noqa: B023, E731
+                write_directory(tmp_path / "one", refill, replace=True)
             assert kept.tolist() == mapped.get_tensor("weight").tolist() == [0, 1, 2, 3, 4, 5]
         assert load_file(tmp_path / name)["weight"].tolist() == [1, 2, 3, 4, 5, 6]
     assert problems_of(tmp_path / "one") == []
-
-
-@pytest.mark.parametrize("content", ["[]", "[" * 100_000, "{", ""])
-def test_sums_that_are_none_are_refused(tmp_path: Path, content: str) -> None:
-    write_directory(tmp_path / "one", fill)
-    (tmp_path / "one" / "checksums.json").write_text(content)
-    assert problems_of(tmp_path / "one") == ["checksums.json is missing or unreadable"]
 
 
 def test_json_that_is_nested_too_deeply_is_as_damaged_as_any_other(tmp_path: Path) -> None:

@@ -1,15 +1,12 @@
 """Disks and containers as people have them: without modes, without locks, shared between computers, short of memory."""
 
-import contextlib
 import errno
 import gc
 import os
 import shutil
 import subprocess
 import sys
-import time
 
-import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -39,27 +36,19 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def run_where(refusal: str, *words: object) -> subprocess.CompletedProcess[str]:
-    names, number = REFUSALS[refusal]
-    code = RUNNER.format(names=names, number=number)
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=False
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_discovery_exports_and_corrections_work_on_any_disk(refusal, tiny_backbone, tmp_path):
+    names, number = REFUSALS[refusal]
     album, out = write_pictures(tmp_path / "album", [0, 1], per_category=3), tmp_path / "out"
-    found = run_where(
-        refusal, "discover", tiny_backbone, album, "--out", out, "--export", "folders", "publish"
-    )
-    assert found.returncode == 0, found.stderr
-    renamed = run_where(refusal, "categories", out, "rename", "0", "heron")
-    assert renamed.returncode == 0, renamed.stderr
-    has_locks = "flock" not in REFUSALS[refusal][0]
-    for ended in (found, renamed):
-        assert ("has no locks" in ended.stderr) != has_locks
+    for words in (
+        ["discover", tiny_backbone, album, "--out", out, "--export", "folders", "publish"],
+        ["categories", out, "rename", "0", "heron"],
+    ):
+        command = [sys.executable, "-c", RUNNER.format(names=names, number=number), *map(str, words)]
+        ended = subprocess.run(command, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        assert ("has no locks" in ended.stderr) == ("flock" in names)
     assert sum(path.suffix == ".png" for path in (out / "folders").rglob("*")) == 6
 
 
@@ -80,49 +69,6 @@ def test_no_more_loaders_start_than_shared_memory_has_room_for(free, workers, sa
     assert caplog.text.count("Shared memory") == bool(said)
     options = {"num_workers": workers, "timeout": 300.0, "worker_init_fn": end_with_parent}
     assert loader_options(8, 19_000_000) == (options if workers else {})
-
-
-LOADED = """
-import os, sys, time
-from pathlib import Path
-
-class Images:
-    def __getstate__(self):
-        return os.getpid()
-
-    def __setstate__(self, parent):
-        (Path(sys.argv[1]) / str(os.getpid())).touch()
-        while os.getppid() == parent:  # it is not done with its imports before that is gone
-            time.sleep(0.01)
-
-    def __len__(self):
-        return 1
-
-if __name__ == "__main__":
-    from torch.utils.data import DataLoader
-    from promptccd.data.loaders import loader_options
-    batches = iter(DataLoader(Images(), multiprocessing_context="spawn", **loader_options(1)))  # kept: it ends them
-    while not os.listdir(sys.argv[1]):
-        time.sleep(0.01)
-    os.kill(os.getpid(), 9)
-"""
-
-
-@pytest.mark.slow
-def test_a_loader_whose_parent_was_killed_while_it_imported_ends(tmp_path):
-    (tmp_path / "load.py").write_text(LOADED)
-    (tmp_path / "started").mkdir()
-    words = [sys.executable, str(tmp_path / "load.py"), str(tmp_path / "started")]
-    assert subprocess.run(words, check=False).returncode == -9
-    (loader,) = map(int, os.listdir(tmp_path / "started"))
-    until = time.monotonic() + 10
-    try:
-        while psutil.pid_exists(loader) and psutil.Process(loader).status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < until
-            time.sleep(0.02)
-    finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(loader).kill()
 
 
 class Killed(torch.utils.data.Dataset):

@@ -50,9 +50,7 @@ def test_a_run_of_format_1_is_read(golden: Path) -> None:
 def test_a_discovery_of_format_1_is_read(golden: Path, backbone_folder: Path) -> None:
     registry = registry_in(golden / "found")
     assert (registry.category(0).name, registry.category(1).name) == ("$(touch pwned)", "egret")
-    with pytest.raises(
-        RunError, match=TEXT["found-with-another-model"]
-    ):  # what it was made with was read, then
+    with pytest.raises(RunError, match=TEXT["found-with-another-model"]):  # so that was read
         load_progress(DiscoverySession.open(backbone_folder), golden / "found")
 
 

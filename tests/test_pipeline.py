@@ -2,7 +2,9 @@
 
 import json
 import os
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,36 +16,12 @@ from transformers.utils import is_torchvision_available
 
 import promptccd.pipeline
 from promptccd.cli.main import main
-from promptccd.runs import load_model, predict_folder
 from tests.messages import TEXT
 
 
 @pytest.fixture
 def stage(trained_run: Path) -> Path:
     return trained_run / "stage3"
-
-
-@pytest.mark.moderate
-def test_a_list_of_images_gives_what_predict_gives(stage: Path, image_folder: Path, tmp_path: Path) -> None:
-    pictures = [row["image"] for row in load_from_disk(str(image_folder)).select(range(7))]
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    for number, picture in enumerate(pictures):
-        picture.save(folder / f"{number}.png")
-    predicted = predict_folder(load_model(stage), stage, folder).predictions
-    discover = pipeline("category-discovery", model=str(stage))
-    assert isinstance(discover, promptccd.CategoryDiscoveryPipeline)
-    for given in (pictures, [str(folder / f"{number}.png") for number in range(7)]):
-        for batch_size in (1, 3):
-            found = discover(given, batch_size=batch_size)
-            assert [row["category_id"] for row in found] == [row.category for row in predicted]
-            assert [row["name"] for row in found] == [row.name for row in predicted]
-            assert [row["known"] for row in found] == [row.known for row in predicted]
-            assert [row["novel"] for row in found] == [row.novel for row in predicted]
-            np.testing.assert_allclose(
-                [row["confidence"] for row in found], [row.confidence for row in predicted], atol=1e-5
-            )
-    assert discover(pictures[0]) == pytest.approx(discover(pictures)[0])
 
 
 def test_answers_beside_torchvision_are_those_without_it(trained_run: Path) -> None:
@@ -72,23 +50,36 @@ def test_answers_beside_torchvision_are_those_without_it(trained_run: Path) -> N
     assert given(images) == discover(images)
 
 
+def as_predicted(row: dict[str, Any]) -> dict[str, Any]:
+    """An answer of the pipeline under the names of `promptccd predict`."""
+    return {"category": row["category_id"], **{name: row[name] for name in ("name", "known", "confidence")}}
+
+
 @pytest.mark.moderate
 @pytest.mark.parametrize("top_k", [2, 99])
-def test_predict_names_as_many_categories_as_the_pipeline(
-    trained_run: Path, image_folder: Path, tmp_path: Path, top_k: int, capsys
+def test_predict_gives_what_the_pipeline_gives(
+    stage: Path, image_folder: Path, tmp_path: Path, top_k: int, capsys
 ) -> None:
-    stage, files = trained_run / "stage3", [tmp_path / f"{number}.png" for number in range(3)]
-    for file, row in zip(files, load_from_disk(str(image_folder)), strict=False):
-        row["image"].save(file)
+    pictures = [row["image"] for row in load_from_disk(str(image_folder)).select(range(7))]
+    files = [tmp_path / f"{number}.png" for number in range(7)]
+    for file, picture in zip(files, pictures, strict=True):
+        picture.save(file)
     assert main(["predict", str(stage), str(tmp_path), "--top_k", str(top_k), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["predictions"]
-    pipe = promptccd.CategoryDiscoveryPipeline.from_pretrained(stage)
-    for row, expected in zip(found, pipe([str(file) for file in files], top_k=top_k), strict=True):
-        assert [each["category"] for each in row["best"]] == [each["category_id"] for each in expected]
-        for mine, theirs in zip(row["best"], expected, strict=True):
-            assert (mine["name"], mine["known"]) == (theirs["name"], theirs["known"])
-            assert mine["confidence"] == pytest.approx(theirs["confidence"], abs=1e-5)
+    discover = pipeline("category-discovery", model=str(stage))
+    assert isinstance(discover, promptccd.CategoryDiscoveryPipeline)
+    for given, size in product((pictures, list(map(str, files))), (1, 3)):
+        for row, first, best in zip(
+            found, discover(given, batch_size=size), discover(given, top_k=top_k), strict=True
+        ):
+            assert as_predicted(first) == pytest.approx(row["best"][0], abs=1e-5)
+            assert first["novel"] == row["novel"]
+            assert len(best) == len(row["best"])
+            for mine, theirs in zip(row["best"], best, strict=True):
+                assert as_predicted(theirs) == pytest.approx(mine, abs=1e-5)
+    for row in found:
         assert row["best"][0] == {name: row[name] for name in row["best"][0]}
+    assert discover(pictures[0]) == pytest.approx(discover(pictures)[0])
     assert main(["predict", str(stage), str(files[1]), "--top_k", str(top_k), "--json"]) == 0
     (alone,) = json.loads(capsys.readouterr().out)["predictions"]
     assert [alone[name] for name in ("file", "category", "note")] == ["1.png", found[1]["category"], ""]

@@ -12,7 +12,6 @@ import sys
 import time
 import urllib.request
 import zipfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -65,29 +64,23 @@ class Windows:
         self.environment = environment(self.place)
         self.disk.mkdir()
 
-    def run(self, code: str, **variables: str) -> str:
+    def run(self, code: str) -> str:
         """What lines print, which may use the names of `BEGIN`."""
-        words = [sys.executable, str(self.script(code)), str(self.disk)]
-        done = subprocess.run(
-            words, env={**self.environment, **variables}, capture_output=True, text=True, check=False
-        )
+        (self.place / OURS).write_text(BEGIN + code, encoding="utf-8")
+        words = [sys.executable, str(self.place / OURS), str(self.disk)]
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
-
-    def script(self, code: str) -> Path:
-        """A script of these lines."""
-        (self.place / OURS).write_text(BEGIN + code, encoding="utf-8")
-        return self.place / OURS
 
     def start(self, *words: str | Path, **options: object) -> "subprocess.Popen[str]":
         """A command, in the folder."""
         command = [sys.executable, "-m", "promptccd_command", *map(str, words)]
-        given = {"env": self.environment, "cwd": self.disk, "text": True, **options}
-        return subprocess.Popen(command, stderr=subprocess.STDOUT, **given)  # type: ignore[call-overload]
+        given = {"env": self.environment, "cwd": self.disk, "text": True, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, **given, **options)  # type: ignore[call-overload]
 
-    def command(self, *words: str | Path, code: int = 0, env: Mapping[str, str] | None = None) -> str:
-        """What a command says; in the environment of another system, if one is given."""
-        process = self.start(*words, stdout=subprocess.PIPE, env=env or self.environment)
+    def command(self, *words: str | Path, code: int = 0) -> str:
+        """What a command says."""
+        process = self.start(*words, stdout=subprocess.PIPE)
         said, _ = process.communicate(timeout=280)
         assert process.returncode == code, said
         return str(said)
@@ -155,26 +148,6 @@ assert systems.available_cores() == os.cpu_count() and systems.free_memory() > 1
     assert (windows.disk / "log").read_bytes() == b"two\nthree\n"
     assert (windows.disk / "stage0/deep/b.json").read_bytes() == b"[\n 1,\n 2\n]"
     assert refused(windows.place) == ["replace a"]  # while it was open
-
-
-@pytest.mark.slow
-def test_a_lock_names_its_owner_and_ends_with_it(windows):
-    hold = "held = FolderLock(here); print(os.getpid(), flush=True); time.sleep(60)"
-    words = [sys.executable, windows.script(hold), windows.disk]
-    with subprocess.Popen(words, env=windows.environment, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
-        number = owner.stdout.readline().strip()
-        output = windows.run("print(refusal(lambda: FolderLock(here), RunError))")
-        owner.kill()
-    assert f"(process {number}) is writing to" in output
-    windows.run(
-        """
-held = FolderLock(here, wait_s=5)
-assert str(os.getpid()) in str(refusal(lambda: FolderLock(here), RunError))  # twice in a process, too
-held.close()
-FolderLock(here).close()
-"""
-    )
 
 
 @pytest.mark.moderate
@@ -325,19 +298,17 @@ print(processes.reader_is_gone(broken, writing), processes.reader_is_gone(other,
 
 # Every command
 
+EXPORTS = ("--export", "folders", "sidecars", "publish")
 SMALL = (
     "--backbone", "none", "--backbone_config", json.dumps({**TINY_BACKBONE, "image_size": 16}), "--image_size", "16",
     "--resize_size", "16", "--projection_hidden_size", "16", "--projection_output_size", "16", "--batch_size", "8",
 )  # fmt: skip
 
 
-def write_album(place: Path, kinds: Sequence[int] = range(4), each: int = 8) -> Path:
+def write_album(place: Path) -> Path:
     """A folder of a sub-folder per kind."""
-    for kind in kinds:
-        for path in sorted(write_pictures(place / "made", [kind], per_category=each).iterdir()):
-            (place / "album" / f"kind {kind}").mkdir(parents=True, exist_ok=True)
-            path.rename(place / "album" / f"kind {kind}" / path.name)
-    (place / "made").rmdir()
+    for kind in range(4):
+        write_pictures(place / "album" / f"kind {kind}", [kind])
     return place / "album"
 
 
@@ -350,43 +321,29 @@ def test_training_is_killed_and_resumed_to_the_same_bytes_and_used(windows):
         until = time.monotonic() + 200
         while not (windows.disk / "run/stage0").exists() and time.monotonic() < until:
             time.sleep(0.02)
-        output = windows.command(
-            *train, "--output_dir", "run", code=2
-        )  # a second process is told of the first
-        assert f"(process {process.pid}) is writing to" in output or (windows.disk / "run/stage2").exists(), (
-            output
-        )
+        output = windows.command(*train, "--output_dir", "run", code=2)  # is told of the first process
+        is_done = (windows.disk / "run/stage2").exists()
+        assert f"(process {process.pid}) is writing to" in output or is_done, output
         process.kill()
     windows.command(*train, "--output_dir", "run", "--num_workers", "1")
     windows.command(*train, "--output_dir", "whole", "--num_workers", "0")
     for stage in range(3):
-        same = [
-            windows.disk / run / f"stage{stage}/model-00002-of-00002.safetensors" for run in ("run", "whole")
-        ]
-        assert same[0].read_bytes() == same[1].read_bytes()
+        name = f"stage{stage}/model-00002-of-00002.safetensors"
+        assert (windows.disk / "run" / name).read_bytes() == (windows.disk / "whole" / name).read_bytes()
     assert "average" in windows.command("evaluate", "run")
     windows.command("report", "run", "--out", "report")
     assert "kind" in windows.command("predict", "run/stage2", album / "kind 1")
     windows.command("verify", "run")
     windows.command("explain", "run/stage2", next(album.glob("*/*.png")), "--out", "explained")
     assert (windows.disk / "explained/overlay.png").stat().st_size > 100
-    discover(windows)
-    assert_only_known_refusals(windows)
-
-
-def discover(windows: Windows) -> None:
-    found = ["discover", "run/stage2", "album", "--out", "groups"]
-    windows.command(*found, "--export", "folders", "sidecars", "publish")
-    windows.command(*found, "--export", "folders", "sidecars", "publish")
+    for _ in range(2):
+        windows.command("discover", "run/stage2", "album", "--out", "groups", *EXPORTS)
     windows.command("categories", "groups", "rename", "3", "night heron")
     windows.command("categories", "groups", "undo")
     assert "kind 0" in windows.command("categories", "groups", "list")
     windows.command("export", "groups", "folders")
     for text in windows.disk.glob("groups/**/*.csv"):
         assert b"\r\r\n" not in text.read_bytes()
-
-
-def assert_only_known_refusals(windows: Windows) -> None:
     assert refused(windows.place) == []
 
 
@@ -410,7 +367,7 @@ def test_a_page_is_served_found_and_closed(windows):
         assert found[0] in again
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, said.read_text()
-    assert_only_known_refusals(windows)
+    assert refused(windows.place) == []
 
 
 HOSTILE = (
@@ -433,8 +390,7 @@ def test_names_that_windows_refuses_are_categories_archives_and_groups(windows):
     with zipfile.ZipFile(windows.disk / "photos.zip", "w") as packed:
         for name, path in zip(HOSTILE, made[::2], strict=True):
             packed.write(path, f"{name[:200]}.png")
-    exports = ["--export", "folders", "sidecars", "publish"]
-    output = windows.command("discover", "photographs", "photos.zip", "--out", "groups", *exports)
+    output = windows.command("discover", "photographs", "photos.zip", "--out", "groups", *EXPORTS)
     assert TEXT["lies-in-an-archive"] in output
     output = windows.run(
         f"""
@@ -453,6 +409,6 @@ print(ascii(refused))
     # 28 categories: one is Möwe, written in two ways.
     train = ["train", "list.csv", "--class_blocks", "23", "5", "--epochs", "1", "--variant", "promptccd-gcd"]
     windows.command(*train, *SMALL, "--num_workers", "0", "--output_dir", "run")
-    windows.command("discover", "run/stage1", "made", "--out", "named", *exports)
+    windows.command("discover", "run/stage1", "made", "--out", "named", *EXPORTS)
     windows.command("report", "run", "--out", "report")
-    assert_only_known_refusals(windows)
+    assert refused(windows.place) == []

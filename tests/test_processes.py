@@ -16,10 +16,9 @@ from tests.processes import is_running
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
 
 
-def load(is_asked: bool, seconds: float) -> None:
+def load(seconds: float) -> None:
     end_with_parent(0)
-    if is_asked:
-        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(seconds)
 
 
@@ -27,7 +26,7 @@ def load(is_asked: bool, seconds: float) -> None:
 def test_a_loader_that_is_asked_to_end_is_given_time(seconds, lingers_s, code, monkeypatch):
     assert processes.LINGERS_S <= 30  # after which schedulers kill
     monkeypatch.setattr(processes, "LINGERS_S", lingers_s)
-    loader = multiprocessing.get_context("fork").Process(target=load, args=(True, seconds))
+    loader = multiprocessing.get_context("fork").Process(target=load, args=(seconds,))
     begun = time.monotonic()
     loader.start()
     try:
@@ -38,16 +37,24 @@ def test_a_loader_that_is_asked_to_end_is_given_time(seconds, lingers_s, code, m
         loader.kill()
 
 
-def start_loader(numbers: Connection) -> None:
-    loader = multiprocessing.get_context("fork").Process(target=load, args=(False, 60))
+def load_long(parent: int, is_late: bool) -> None:
+    while is_late and os.getppid() == parent:  # it is not done with its imports before that is gone
+        time.sleep(0.01)
+    end_with_parent(0)
+    time.sleep(60)
+
+
+def start_loader(numbers: Connection, is_late: bool) -> None:
+    loader = multiprocessing.get_context("fork").Process(target=load_long, args=(os.getpid(), is_late))
     loader.start()
     numbers.send(loader.pid)
     time.sleep(60)
 
 
-def test_a_loader_ends_with_its_parent() -> None:
+@pytest.mark.parametrize("is_late", [False, True], ids=["while it loads", "while it imports"])
+def test_a_loader_ends_with_its_parent(is_late: bool) -> None:
     reading, writing = multiprocessing.Pipe(duplex=False)
-    parent = multiprocessing.get_context("fork").Process(target=start_loader, args=(writing,))
+    parent = multiprocessing.get_context("fork").Process(target=start_loader, args=(writing, is_late))
     parent.start()
     loader, until = reading.recv(), time.monotonic() + 10
     parent.kill()

@@ -90,9 +90,8 @@ def collected(tmp_path: Path) -> Callable[..., list[str]]:
 
     def collect(*options: str) -> list[str]:
         names: list[str] = []
-        seen = SimpleNamespace(
-            pytest_collection_finish=lambda session: names.extend(item.name for item in session.items)
-        )
+        note = lambda session: names.extend(item.name for item in session.items)  # noqa: E731
+        seen = SimpleNamespace(pytest_collection_finish=note)
         own = ["--rootdir", str(tmp_path), "-c", str(tmp_path / "pytest.ini"), "--import-mode=importlib"]
         words = [*own, "--collect-only", "-qq", "-p", "no:cacheprovider", *options, str(tmp_path)]
         assert pytest.main(words, plugins=[rotation, seen]) == pytest.ExitCode.OK

@@ -13,9 +13,7 @@ import pytest
 
 from promptccd import systems
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="Linux is asked, and others are pretended on it"
-)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems are pretended on Linux")
 
 
 def refusing(number: int) -> object:

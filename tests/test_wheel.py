@@ -14,44 +14,24 @@ from tests.shipped_recipes import HUB_CONFIGS
 
 ROOT = Path(__file__).parents[1]
 BUILT_OF = (
-    "src",
-    "hub_configs",
-    "spaces",
-    "CITATION.cff",
-    "pyproject.toml",
-    "setup.py",
-    "MANIFEST.in",
-    "README.md",
-    "LICENSE",
-)
+    "src", "hub_configs", "spaces", "CITATION.cff", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE",
+)  # fmt: skip
+SOONER = ("--epochs", "1", "--pretraining.epochs", "1", "--kmeans_restarts", "1", "--images_per_class", "20")
 
 
-def test_a_clone_reads_its_own_recipes() -> None:
-    assert shipped() == HUB_CONFIGS
-
-
-def test_a_bare_name_and_the_path_of_the_readme_are_the_recipe_that_comes_along(
-    tmp_path, monkeypatch
-) -> None:
+def test_a_recipe_is_found_by_name_and_a_file_of_ones_own_comes_first(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    assert shipped() == HUB_CONFIGS
     wanted = Recipe.from_yaml(HUB_CONFIGS / "promptccd-pp-cub.yaml")
     assert Recipe.from_yaml("promptccd-pp-cub") == wanted
     assert Recipe.from_yaml("hub_configs/promptccd-pp-cub.yaml") == wanted
     assert wanted.training.output_dir == "runs/promptccd-pp-cub"
-
-
-def test_a_file_of_ones_own_comes_first(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=TEXT["promptccd-cubs-did-you-mean-promptccd"]):
+        Recipe.from_yaml("promptccd-cubs")
     (tmp_path / "promptccd-cub").write_text("training: {epochs: 3}\n")
     assert Recipe.from_yaml("promptccd-cub").training.epochs == 3
     (tmp_path / "hub_configs").mkdir()
     assert not located(Path("hub_configs/promptccd-cub.yaml")).is_absolute()
-
-
-def test_a_name_that_is_none_says_the_likeliest(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=TEXT["promptccd-cubs-did-you-mean-promptccd"]):
-        Recipe.from_yaml("promptccd-cubs")
 
 
 @pytest.mark.parametrize("kind", ["methods", "data"])
@@ -74,38 +54,24 @@ def test_the_wheel_works_where_no_clone_is(tmp_path: Path) -> None:
     subprocess.run([*pip, "wheel", *offline, "--wheel-dir", tmp_path, source], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     inside = set(zipfile.ZipFile(wheel).namelist())
-    packaged = {each.relative_to(ROOT).as_posix() for each in HUB_CONFIGS.rglob("*.yaml")}
-    kept = {
+    files = [each for each in (ROOT / "src").rglob("*") if each.is_file()]
+    wanted = {
         each.relative_to(ROOT / "src").as_posix()
-        for each in (ROOT / "src").rglob("*")
-        if each.is_file() and "__pycache__" not in each.parts and ".egg-info" not in str(each)
+        for each in files
+        if "__pycache__" not in each.parts and ".egg-info" not in str(each)
     }
-    space = {f"promptccd/spaces/discovery/{name}" for name in ("README.md", "app.py", "requirements.txt")}
-    metric = {
-        f"promptccd/spaces/cacc/{name}" for name in ("README.md", "app.py", "cacc.py", "requirements.txt")
-    }
-    assert {f"promptccd/{name}" for name in packaged} | kept | space | metric <= inside
-    assert "promptccd/CITATION.cff" in inside
+    spaces = [f"spaces/{each}/{name}" for each in ("cacc", "discovery") for name in ("README.md", "app.py")]
+    spaces += ["spaces/cacc/cacc.py", *(f"spaces/{each}/requirements.txt" for each in ("cacc", "discovery"))]
+    recipes = [each.relative_to(ROOT).as_posix() for each in HUB_CONFIGS.rglob("*.yaml")]
+    wanted |= {f"promptccd/{each}" for each in ("CITATION.cff", *spaces, *recipes)}
+    assert wanted <= inside
     subprocess.run([*pip, "install", *offline, "--target", target, wheel], check=True)
 
     def promptccd(*words: str) -> str:
         environment = {**os.environ, "PYTHONPATH": str(target)}
         argv = [sys.executable, "-m", "promptccd_command", *words]
-        done = subprocess.run(
-            argv, cwd=elsewhere, env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout
+        return subprocess.check_output(argv, cwd=elsewhere, env=environment, text=True)
 
     assert "promptccd-pp " in promptccd("recipes")
-    words = [
-        "--epochs",
-        "1",
-        "--pretraining.epochs",
-        "1",
-        "--kmeans_restarts",
-        "1",
-        "--images_per_class",
-        "20",
-    ]
-    promptccd("train", "--config", "promptccd-digits", *words)
+    promptccd("train", "--config", "promptccd-digits", *SOONER)
     assert "average" in promptccd("evaluate", "runs/promptccd-digits")

@@ -37,10 +37,10 @@ class SkipError(Exception):
     """Something cannot be had on this machine."""
 
 
-def floors() -> dict[str, str]:
-    """The lowest version of every requirement."""
+def lowest_torch() -> str:
+    """The lowest torch that is allowed."""
     asked = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["dependencies"]
-    return dict(re.match(r"([\w-]+)>=([\d.]+)", each).groups() for each in asked)  # type: ignore[union-attr]
+    return next(each for each in asked if each.startswith("torch>=")).removeprefix("torch>=")
 
 
 def resolved(*more: str, lowest: bool = False) -> list[str]:
@@ -100,23 +100,16 @@ def tested(pins: Callable[[], list[str]], tests: list[str]) -> Answer:
     return "FAILED" if done.returncode else "ok", f"{''.join(end)}; {changed}{''.join(failed)}"
 
 
-def with_torch(version: str) -> list[str]:
-    """Pins of a torch that brings no CUDA.
+def without_cuda(*more: str) -> list[str]:
+    """Newest versions, with a torch that brings no CUDA.
 
     Raises:
         SkipError: this index has it with CUDA only.
     """
-    pins = resolved(f"torch=={version}")
+    pins = resolved(*more)
     if any(CUDA.match(pin) for pin in pins):
-        raise SkipError(
-            f"torch {version} comes with CUDA from this index; UV_TORCH_BACKEND=cpu asks for one without"
-        )
+        raise SkipError("torch comes with CUDA from this index; UV_TORCH_BACKEND=cpu asks for one without")
     return pins
-
-
-def newest(name: str) -> str:
-    """The newest version that is allowed."""
-    return next(pin for pin in resolved() if pin.startswith(f"{name}==")).partition("==")[2]
 
 
 def beside(neighbour: str) -> Answer:
@@ -134,16 +127,13 @@ def beside(neighbour: str) -> Answer:
 
 def rows(tests: list[str]) -> dict[str, Callable[[], Answer]]:
     """All rows by name, each with what tries it."""
-    floor, torch = floors(), f"torch=={installed('torch')}"
+    lowest, here = lowest_torch(), f"torch=={installed('torch')}"
     sets: dict[str, Callable[[], list[str]]] = {
-        "lowest": lambda: resolved(torch, lowest=True),
-        "newest": lambda: resolved(torch),
-        f"torch {floor['torch']}": lambda: with_torch(f"{floor['torch']}.0"),
-        "torch newest": lambda: with_torch(newest("torch")),
+        "lowest": lambda: resolved(here, lowest=True),
+        "newest": lambda: resolved(here),
+        f"torch {lowest}": lambda: without_cuda(f"torch=={lowest}.0"),
+        "torch newest": without_cuda,
     }
-    for name, patch in (("pillow", ""), ("transformers", ".0")):
-        sets[f"{name} {floor[name]}"] = lambda name=name, patch=patch: [f"{name}=={floor[name]}{patch}"]
-        sets[f"{name} newest"] = lambda name=name: [f"{name}=={newest(name)}"]
     attempts = {name: lambda pins=pins: tested(pins, tests) for name, pins in sets.items()}
     return attempts | {f"beside {each}": lambda each=each: beside(each) for each in NEIGHBOURS}
 
@@ -151,10 +141,8 @@ def rows(tests: list[str]) -> dict[str, Callable[[], Answer]]:
 def main(words: list[str] | None = None) -> int:
     """Try every row, print them as they end; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.versions", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="rows whose name holds this, such as pillow or beside")
-    parser.add_argument(
-        "tests", nargs="*", default=["tests"], help="files and folders of tests (default: all)"
-    )
+    parser.add_argument("--only", default="", help="rows whose name holds this, such as torch or beside")
+    parser.add_argument("tests", nargs="*", default=["tests"], help="files and folders (default: all)")
     options = parser.parse_args(words)
     verdicts = []
     for name, attempt in rows(options.tests).items():

@@ -1,12 +1,13 @@
 """Kill the commands: ``python -m tests.crash [--points N] [WORD ...]``; exit code 1 if one did not recover."""
 
 import argparse
+import itertools
 import os
 import random
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -15,7 +16,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
 from tests.crash.commands import COMMANDS, Command, start_of
-from tests.crash.system_calls import CONNECTION, Call, Verdict
+from tests.crash.system_calls import CONNECTION, Call, Decide, Verdict
 from tests.crash.workshop import Workshop
 from tests.hub.server import Hub
 
@@ -28,28 +29,10 @@ class Point:
     call: Call
     verdict: Verdict
 
-
-@dataclass
-class Outcome:
-    """What became of the kills of one command.
-
-    Attributes:
-        name: of the command.
-        calls: system calls that change something, of an uninterrupted run.
-        points: distinct states a kill can leave, those of half-done writes included.
-        killed: processes that were killed.
-        wrong: a line for each after which the same command did not end with exit code 0 and the bytes of the
-            uninterrupted run, with nothing left beside them.
-    """
-
-    name: str
-    calls: int
-    points: int
-    killed: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.calls} calls, {self.points} states; killed {self.killed}, wrong {len(self.wrong)}"
+    def verdict_on(self) -> Decide:
+        """What becomes of each call."""
+        count = itertools.count()
+        return lambda call: self.verdict if next(count) == self.number else Verdict.GO_ON
 
 
 class Kills:
@@ -61,52 +44,69 @@ class Kills:
         self.words = command.words(self.start)
         self.hub_files = command.hub(self.start)
 
-    def outcome(self, at_most: int | None, seed: int, first: int = 0) -> Outcome:
-        """Kill at every point from a call on, or at some that are drawn."""
-        calls, points, reference = self._reference()
-        points = [point for point in points if point.number >= first]
-        outcome = Outcome(self.command.name, len(calls), len(points))
-        if at_most is not None and at_most < len(points):
-            points = random.Random(f"{seed} {self.command.name}").sample(points, at_most)
-        for point in points:
-            self._set_up()
-            before = self.shop.on_hub()
-            if self.shop.promptccd(*self.words, decide=_at(point)) is not None:
-                continue  # several processes may come in another order, and this call not again
-            outcome.killed += 1
-            partial = self._partial(before, reference)
-            code = self.shop.promptccd(*self.words)
-            differing = _differences(reference, self._state())
-            if code != 0 or differing or partial:
-                said = self.shop.log.read_text().strip().splitlines()[-1:]
-                outcome.wrong.append(
-                    f"{point.verdict.value} {point.call.name} {point.call.path} (call {point.number}): "
-                    f"exit {code}, partial: {partial or 'none'}, {differing[:4]} {said}"
-                )
-                print(f"  {outcome.wrong[-1]}", file=sys.stderr, flush=True)
-        return outcome
+    def went_well(self, at_most: int | None, seed: int) -> bool:
+        """Kill at every point, or at some that are drawn; print what came of it.
 
-    def _reference(self) -> tuple[list[Call], list[Point], dict[str, bytes]]:
-        """Calls of an uninterrupted run, where to kill, and what the run leaves."""
-        calls: list[Call] = []
+        Wrong is each kill after which the same command does not end with exit code 0 and the bytes of the
+        uninterrupted run, with nothing left beside them.
+        """
+        calls, points, reference = self._reference()
+        chosen = points
+        if at_most is not None and at_most < len(points):
+            chosen = random.Random(f"{seed} {self.command.name}").sample(points, at_most)
+        outcomes = [self._recovery(point, reference) for point in chosen]
+        killed, wrong = sum(each is not None for each in outcomes), sum(map(bool, outcomes))
+        print(
+            f"{self.command.name}: {calls} calls, {len(points)} states; killed {killed}, wrong {wrong}",
+            flush=True,
+        )
+        return not wrong
+
+    def _recovery(self, point: Point, reference: dict[str, bytes]) -> str | None:
+        """What is wrong after a kill and the same command; `None` if nothing was killed.
+
+        Several processes may come in another order, and a call not again.
+        """
+        self._set_up()
+        before = self.shop.on_hub()
+        if self.shop.promptccd(*self.words, decide=point.verdict_on()) is not None:
+            return None
+        partial = self._partial(before, reference)
+        code = self.shop.promptccd(*self.words)
+        differing = _differences(reference, self._state())
+        if code == 0 and not differing and not partial:
+            return ""
+        said = self.shop.log.read_text().strip().splitlines()[-1:]
+        wrong = (
+            f"  {point.verdict.value} {point.call.name} {point.call.path} (call {point.number}): exit {code}, "
+            f"partial: {partial or 'none'}, {differing[:4]} {said}"
+        )
+        print(wrong, file=sys.stderr, flush=True)
+        return wrong
+
+    def _reference(self) -> tuple[int, list[Point], dict[str, bytes]]:
+        """How many calls an uninterrupted run makes, where to kill, and what the run leaves.
+
+        A kill leaves another state where the disk changed since the call before, and in the middle of a write.
+        """
         points: list[Point] = []
         before: list[object] = [None]
+        count = itertools.count()
 
         def note(call: Call) -> Verdict:
-            state = _signature(self.shop.place)
+            state, number = _signature(self.shop.place), next(count)
             if call.path == CONNECTION or state != before[0]:
-                points.append(Point(len(calls), call, Verdict.KILL))
+                points.append(Point(number, call, Verdict.KILL))
             if call.writes:
-                points.append(Point(len(calls), call, Verdict.CUT))
+                points.append(Point(number, call, Verdict.CUT))
             before[0] = state
-            calls.append(call)
             return Verdict.GO_ON
 
         self._set_up()
         code = self.shop.promptccd(*self.words, decide=note)
         if code != 0:
             sys.exit(f"{self.command.name} ended with {code}:\n{self.shop.log.read_text()[-3000:]}")
-        return calls, points, self._state()
+        return next(count), points, self._state()
 
     def _set_up(self) -> None:
         self.shop.set_up(self.start)
@@ -134,29 +134,23 @@ def _files(state: dict[str, bytes], repo: str) -> dict[str, bytes]:
     return {name: data for name, data in state.items() if name.startswith(f"{repo} ") and name != own}
 
 
-def _at(point: Point):
-    count = iter(range(10**9))
-    return lambda call: point.verdict if next(count) == point.number else Verdict.GO_ON
-
-
 def _signature(folder: Path) -> list[tuple[str, int, int]]:
     """Whether something changed, without reading it."""
     found = []
     for root, folders, files in os.walk(folder):
-        for name in [*folders, *files]:
-            facts = os.lstat(os.path.join(root, name))
-            kept = (facts.st_size, facts.st_mtime_ns) if name in files else (0, 0)
-            found.append((os.path.join(root, name), *kept))
+        found += [(os.path.join(root, name), 0, 0) for name in folders]
+        for path in (os.path.join(root, name) for name in files):
+            facts = os.lstat(path)
+            found.append((path, facts.st_size, facts.st_mtime_ns))
     return found
 
 
 def _differences(wanted: dict[str, bytes], found: dict[str, bytes]) -> list[str]:
-    names = sorted(wanted.keys() | found.keys())
-    sides = {name: (wanted.get(name), found.get(name)) for name in names}
+    """What is missing, left over, or has other bytes."""
     return [
-        f"{'missing' if now is None else 'left over' if before is None else 'other bytes'} {name}"
-        for name, (before, now) in sides.items()
-        if before != now
+        f"{'missing' if name not in found else 'left over' if name not in wanted else 'other bytes'} {name}"
+        for name in sorted(wanted.keys() | found.keys())
+        if wanted.get(name) != found.get(name)
     ]
 
 
@@ -165,20 +159,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash")
     parser.add_argument("--points", type=int, help="at most so many of each command, drawn (default: all)")
     parser.add_argument("--seed", type=int, default=1, help="of the drawing")
-    parser.add_argument("--first", type=int, default=0, help="only calls from this number on")
-    said = "only commands whose name holds one of them, or is it: =NAME="
-    parser.add_argument("words", nargs="*", metavar="WORD", help=said)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only commands whose name holds one of them")
     options = parser.parse_args(argv)
-    words = options.words or [""]
-    failed = False
+    chosen = [each for each in COMMANDS if any(word in each.name for word in options.words or [""])]
     with Hub() as hub, tempfile.TemporaryDirectory() as root:
         shop = Workshop(Path(root), hub)
-        for command in COMMANDS:
-            if any(word in f"={command.name}=" for word in words):
-                outcome = Kills(shop, command).outcome(options.points, options.seed, options.first)
-                print(outcome, flush=True)
-                failed |= bool(outcome.wrong)
-    return int(failed)
+        went_well = [Kills(shop, command).went_well(options.points, options.seed) for command in chosen]
+    return int(not all(went_well))
 
 
 if __name__ == "__main__":

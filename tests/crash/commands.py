@@ -29,7 +29,6 @@ class Command:
 
 
 TRAIN = ("train", "--config", "../inputs/promptccd.json")
-SWEEP = ("sweep", "--config", "../inputs/promptccd.json", "--seeds", "1", "2", "--out", "sweep")
 DISCOVER = ("discover", "stage0", "../inputs/album", "--out", "out")
 EXPORTS = ("--export", "folders", "sidecars", "publish")
 
@@ -45,15 +44,12 @@ def _exported(shop: Workshop) -> None:
     shop.must("categories", "out", "rename", str(_new(shop.place / "out")[0]), "heron")
 
 
-def _edited(folder: str) -> Callable[[Workshop], None]:
+def _edited(shop: Workshop) -> None:
     """Two corrections to take back, and one that was taken back."""
-
-    def make(shop: Workshop) -> None:
-        for number, name in enumerate(("heron", "egret", "stork")):
-            shop.must("categories", folder, "rename", str(_new(shop.place / folder)[number]), name)
-        shop.must("categories", folder, "undo")
-
-    return make
+    folder = "run/stage1"
+    for number, name in enumerate(("heron", "egret", "stork")):
+        shop.must("categories", folder, "rename", str(_new(shop.place / folder)[number]), name)
+    shop.must("categories", folder, "undo")
 
 
 # What commands start from, by name: another start, and what is done there.
@@ -63,8 +59,7 @@ STARTS: dict[str, tuple[str | None, Callable[[Workshop], None]]] = {
     "stage": ("run", _stage),
     "grouped": ("stage", lambda shop: shop.must(*DISCOVER, "--num_categories", "5")),
     "exported": ("grouped", _exported),
-    "grouped, edited": ("grouped", _edited("out")),
-    "run, edited": ("run", _edited("run/stage1")),
+    "run, edited": ("run", _edited),
 }
 
 
@@ -90,44 +85,19 @@ def _words(*words: str) -> Callable[[Path], list[str]]:
     return lambda start: list(words)
 
 
-def _edit(folder: str, action: str) -> Command:
-    def words(start: Path) -> list[str]:
-        first, second = _new(start / folder)[:2]
-        members = registry_in(start / folder).members_of(first)
-        given = {
-            "rename": [str(first), "heron"],
-            "merge": [str(first), str(second)],
-            "split": [str(first), members[0]],
-            "split where it suggests": [str(first)],
-            "move": [str(second), members[0]],
-            "dissolve": [str(first)],
-        }.get(action, [])
-        return ["categories", folder, action.partition(" ")[0], *given]
-
-    start = "grouped" if folder == "out" else "run"
-    start += ", edited" if action in ("undo", "redo") else ""
-    name = f"categories {action} ({'a discovery' if folder == 'out' else 'a stage'})"
-    return Command(name, words, start, [folder.partition("/")[0]])
+def _merge(start: Path) -> list[str]:
+    first, second = _new(start / "out")[:2]
+    return ["categories", "out", "merge", str(first), str(second)]
 
 
-EDITS = ("rename", "merge", "split", "split where it suggests", "move", "dissolve", "undo", "redo")
 BACKBONE = "{hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 4, image_size: 16, patch_size: 8}"
 
+# A correction is a transaction, whichever it is: one of a discovery, and one of a stage, stand for all.
 COMMANDS = [
-    Command(
-        "discover", _words("discover", "stage0", "../inputs/more", "--out", "out"), "grouped", ["out"]
-    ),
+    Command("discover", _words("discover", "stage0", "../inputs/more", "--out", "out"), "grouped", ["out"]),
     Command("discover --export", _words(*DISCOVER, *EXPORTS), "exported", ["out"]),
+    Command("discover --adapt", _words(*DISCOVER, "--adapt", "--epochs", "1", *EXPORTS), "stage", ["out"]),
     Command("push", _words("push", "run"), "run", ["run"], _half_known),
-    Command(
-        "discover --adapt", _words(*DISCOVER, "--adapt", "--epochs", "1", *EXPORTS), "stage", ["out"]
-    ),
-    Command(
-        "discover --adapt (grouped before)",
-        _words(*DISCOVER, "--adapt", "--epochs", "1"),
-        "grouped",
-        ["out"],
-    ),
     Command("train --push_to_hub", _words(*TRAIN, "--push_to_hub", "true"), "nothing", ["run"]),
     Command(
         "sweep",
@@ -139,7 +109,6 @@ COMMANDS = [
         "nothing",
         ["sweep"],
     ),
-    Command("sweep --commands", _words(*SWEEP, "--commands"), "nothing", ["sweep"]),
-    Command("sweep --collect", _words(*SWEEP, "--collect"), "nothing", ["sweep"]),
-    *(_edit(folder, action) for folder in ("out", "run/stage1") for action in EDITS),
+    Command("categories merge (a discovery)", _merge, "grouped", ["out"]),
+    Command("categories undo (a stage)", _words("categories", "run/stage1", "undo"), "run, edited", ["run"]),
 ]  # fmt: skip

@@ -280,7 +280,10 @@ def _path(process: int, place: Where, arguments: list[int]) -> str:
     if isinstance(place, int):
         return _target_of(process, f"fd/{arguments[place] % 2**32}")
     start, path = place
-    given = _text(process, arguments[path])
+    address, given = arguments[path], ""
+    if address:  # none for utimensat of an open file
+        content = _memory(process, address, _LONGEST_PATH).partition(b"\0")[0]
+        given = content.decode(errors="surrogateescape")
     if given.startswith("/"):
         return os.path.normpath(given)
     at = None if start is None else arguments[start]
@@ -293,12 +296,6 @@ def _target_of(process: int, link: str) -> str:
         return os.readlink(f"/proc/{process}/{link}")
     except OSError:
         return ""
-
-
-def _text(process: int, address: int) -> str:
-    if not address:  # utimensat of an open file
-        return ""
-    return _memory(process, address, _LONGEST_PATH).partition(b"\0")[0].decode(errors="surrogateescape")
 
 
 def _memory(process: int, address: int, length: int) -> bytes:

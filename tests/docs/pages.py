@@ -26,11 +26,13 @@ def anchors(path: Path) -> set[str]:
 
 
 # Pages whose commands and code tests/docs/test_site.py runs, those that another test runs, and why others are not run.
-TYPED = ["README.md", *(f"docs/{name}.md" for name in ("start", "own_images", "photos", "protocols"))]
+TYPED = [f"docs/{name}.md" for name in ("own_images", "photos", "protocols", "python", "start")]
 TYPED += [f"docs/how_to/{name}.md" for name in ("add_a_week", "correct_groups", "estimators", "export")]
-TYPED += [f"docs/how_to/{name}.md" for name in ("measure_groups", "number_of_groups", "resume")]
+TYPED += [
+    "README.md",
+    *(f"docs/how_to/{name}.md" for name in ("measure_groups", "number_of_groups", "resume")),
+]
 RUN_BY = {
-    "docs/python.md": "tests/test_python_docs.py",
     "docs/how_to/add_a_method.md": "tests/test_own_method.py",
     "docs/how_to/transformers.md": "tests/models/test_trainer_and_adapters.py",
 }

@@ -65,10 +65,9 @@ def check_links(text: str, page: Path) -> None:
 
 def test_every_page_with_commands_or_code_is_run_or_says_why_not() -> None:
     readers = {path.relative_to(ROOT).as_posix() for path in PAGES if path.name != "CONTRIBUTING.md"}
-    shown = {
-        name for name in readers if re.search(r"^```(bash|python)$", (ROOT / name).read_text(), re.MULTILINE)
-    }
-    assert {name for name in shown if "/lab/" not in name} == {*TYPED, *RUN_BY, *NOT_RUN}
+    code = re.compile(r"^```(bash|python)$", re.MULTILINE)
+    shown = {name for name in readers if "/lab/" not in name and code.search((ROOT / name).read_text())}
+    assert shown == {*TYPED, *RUN_BY, *NOT_RUN}
     for page, test in RUN_BY.items():
         assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
 
@@ -88,9 +87,7 @@ def test_pages_are_short_in_all() -> None:
 @pytest.mark.moderate
 def test_commands_are_all_there_with_their_options() -> None:
     page = commands_page()
-    assert (
-        {name for name in re.findall(r"^## (\S+)$", page, re.MULTILINE)} == all_commands() == set(commands())
-    )
+    assert set(re.findall(r"^## (\S+)$", page, re.MULTILINE)) == all_commands() == set(commands())
     for name, parser in commands().items():
         section = re.search(rf"^## {name}$(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)[1]
         for action in parser._actions:
@@ -138,10 +135,9 @@ def _strings(path: Path) -> str:
 
 
 def test_drawings_are_what_their_script_draws() -> None:
+    """`python -m docs.building.drawings` writes them."""
     for name, svg in drawn().items():
-        assert (DOCS / "pictures" / name).read_text(encoding="utf-8") == svg, (
-            f"{name} is not what python -m docs.building.drawings draws"
-        )
+        assert (DOCS / "pictures" / name).read_text(encoding="utf-8") == svg, name
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

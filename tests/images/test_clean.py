@@ -55,36 +55,31 @@ def test_upright_photographs_keep_their_coded_picture() -> None:
     assert suffix == ".jpg"
     scan = content[content.index(b"\xff\xda") : content.index(b"\xff\xd9", content.index(b"\xff\xda")) + 2]
     assert clean.endswith(scan)
-    plain = encoded(pixels(3), "JPEG", quality=90)
-    assert clean_image(plain) == (".jpg", plain)
-    assert clean_image(jpeg(pixels(3), orientation=6))[0] == ".webp"
 
 
-@pytest.mark.parametrize("frame", [b"\xff\xc1", b"\xff\xc2"])
-def test_other_codings_keep_their_picture(frame: bytes) -> None:
-    """Extended, which eight bits of baseline are too, and progressive."""
-    coded = encoded(pixels(3), "JPEG", progressive=frame == b"\xff\xc2").replace(b"\xff\xc0", frame, 1)
-    assert frame in coded
-    assert clean_image(coded) == (".jpg", coded)
+PLAIN = encoded(pixels(3), "JPEG", quality=90)
+LEAVES = {  # a file, its suffix where it leaves, and whether it keeps its bytes
+    "jpeg": (PLAIN, ".jpg", True),
+    "extended jpeg": (PLAIN.replace(b"\xff\xc0", b"\xff\xc1", 1), ".jpg", True),  # eight bits are that, too
+    "progressive jpeg": (encoded(pixels(3), "JPEG", progressive=True), ".jpg", True),
+    "jpeg on its side": (jpeg(pixels(3), orientation=6), ".webp", False),
+    "png": (encoded(pixels(3), "PNG"), ".png", True),
+    "png with texts": (png(pixels(3)), ".png", False),
+    "gif": (saved("GIF")(pixels(3)), ".webp", False),
+    "strip that is too long for webp": (encoded(Image.new("RGB", (17_000, 9)), "TIFF"), ".png", False),
+    "pdf": (b"%PDF-1.7 CANARY", None, False),
+    "cut jpeg": (jpeg(pixels(3))[:900], None, False),
+    "nothing": (b"", None, False),
+}
 
 
-def test_plain_drawings_keep_their_bytes() -> None:
-    plain = encoded(pixels(3), "PNG")
-    assert clean_image(plain) == (".png", plain)
-    assert clean_image(png(pixels(3)))[0] == ".png"
-    assert clean_image(saved("GIF")(pixels(3)))[0] == ".webp"
-
-
-def test_long_strips_are_no_webp() -> None:
-    suffix, clean = clean_image(encoded(Image.new("RGB", (17_000, 9), "teal"), "TIFF"))
-    assert suffix == ".png"
-    assert pixels_of(clean).shape == (9, 17_000, 3)
-
-
-def test_what_cannot_be_decoded_does_not_leave() -> None:
-    assert clean_image(b"%PDF-1.7 CANARY") is None
-    assert clean_image(jpeg(pixels(3))[:900]) is None
-    assert clean_image(b"") is None
+@pytest.mark.parametrize(("content", "suffix", "is_same"), LEAVES.values(), ids=LEAVES)
+def test_how_a_file_leaves(content: bytes, suffix: str | None, is_same: bool) -> None:
+    clean = clean_image(content)
+    assert (clean and clean[0]) == suffix
+    assert bool(clean and clean[1] == content) == is_same
+    if clean:
+        assert np.array_equal(pixels_of(clean[1]), pixels_of(content))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Camera RAW, stacks of planes, and pictures that fill the memory."""
 
-import io
 import struct
 
 import numpy as np
@@ -100,13 +99,9 @@ def test_a_large_picture_is_decoded_only_if_memory_is_left(monkeypatch: pytest.M
 @pytest.mark.parametrize("make", ["JPEG", "16 bit"])
 def test_a_sheet_of_70_million_pixels_is_read_by_default(make: str) -> None:
     if make == "16 bit":
-        values = np.tile(np.arange(10_000, dtype=np.uint16), (7_000, 1))
-        content = raw_tiff(values)
+        content = raw_tiff(np.tile(np.arange(10_000, dtype=np.uint16), (7_000, 1)))
     else:
         tile = np.asarray(photograph(1000, 1000))
-        sheet = Image.fromarray(np.tile(tile, (7, 10, 1)))
-        stream = io.BytesIO()
-        sheet.save(stream, make)
-        content = stream.getvalue()
+        content = encoded(Image.fromarray(np.tile(tile, (7, 10, 1))), make)
     found = decode_image(content)
     assert found.image is not None and found.image.size == (10000, 7000)

@@ -79,9 +79,8 @@ def test_numbers_of_its_header_are_checked_before_it_is_decoded(monkeypatch: pyt
 def test_colours_are_those_of_its_profile() -> None:
     plain = picture(64, 48)
     wide = decode_image(heic(plain, icc_profile=STANDARD["Display P3"], quality=-1, chroma=444)).image
-    numbers = decode_image(
-        heic(plain, color_primaries=12, transfer_characteristics=13, quality=-1, chroma=444)
-    )
+    of_p3 = {"color_primaries": 12, "transfer_characteristics": 13}
+    numbers = decode_image(heic(plain, **of_p3, quality=-1, chroma=444))
     usual = decode_image(heic(plain, quality=-1, chroma=444)).image
     assert wide is not None
     assert differs(usual, wide) > 2
@@ -93,9 +92,7 @@ def test_colours_are_those_of_its_profile() -> None:
 def test_avif_that_calls_itself_heif_is_avif(heif: str, request: pytest.FixtureRequest) -> None:
     if heif == "without":
         request.getfixturevalue("without_heif")
-    stream = io.BytesIO()
-    slope(64, 48).save(stream, "AVIF")
-    content = stream.getvalue()
+    content = encoded(slope(64, 48), "AVIF")
     assert b"avif" in content[16:32]  # among the brands that it may be read as
     found = decode_image(content[:8] + b"mif1" + content[12:])
     assert found.verdict == Verdict(Status.USED)
@@ -112,20 +109,13 @@ def test_without_the_extra_it_is_told_how_it_is_read(brand: bytes, tmp_path: Pat
     assert not is_picture(content)
 
 
-def folder_of(tmp_path: Path) -> Path:
+def test_a_folder_has_its_photographs_with_and_without(tmp_path: Path, request) -> None:
     place = tmp_path / "photos"
     for number, name in enumerate(("heron", "tit")):
         (place / name).mkdir(parents=True)
         (place / name / "a.HEIC").write_bytes(heic(photograph(64 + number, 48)))
         (place / name / "b.jpg").write_bytes(heic(photograph(96 + number, 48)))  # told by its content
         photograph(80, 60).save(place / name / "c.png")
-    return place
-
-
-def test_a_folder_has_its_photographs_with_and_without(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    place = folder_of(tmp_path)
     assert len(read(place)[0]) == 6
     request.getfixturevalue("without_heif")
     rows, files = read(place)

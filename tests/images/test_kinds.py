@@ -1,18 +1,16 @@
 """What a file is, by its first bytes."""
 
 import gzip
-import io
 
 import pytest
 from PIL import Image
 
 from promptccd.images.kinds import camera_raw_kind, is_picture, kind_of, picture_kind, why_skipped
+from tests.images.test_decode import encoded
 
 
 def saved(codec: str, **options: object) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8), "navy").save(stream, codec, **options)
-    return stream.getvalue()[:512]
+    return encoded(Image.new("RGB", (8, 8), "navy"), codec, **options)[:512]
 
 
 READ = {

@@ -17,8 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from tests.mutants.mutations import Mutant, mutants_of
-from tests.mutants.running import Lines, Project, tried
-from tests.workers import LATE, Worker
+from tests.mutants.running import LATE, Lines, Project, Worker, tried
 
 ROOT = Path(__file__).parents[2]
 AT_ONCE = 2  # mutants
@@ -88,10 +87,9 @@ def drawn(project: Project, paths: Sequence[str], since: str | None) -> list[Mut
     """The mutants that a run draws from: those that a comment explains are none of them."""
     files = [file for file in project.files() if not paths or any(each in file for each in paths)]
     changed = changed_lines(project.root, since) if since else {}
-    found = [
-        mutant for file in files for mutant in mutants_of(project.root, file) if not mutant.is_equivalent
-    ]
-    return [each for each in found if not since or each.line in changed.get(each.file, ())]
+    found = [mutant for file in files for mutant in mutants_of(project.root, file)]
+    left = [each for each in found if not each.is_equivalent]
+    return [each for each in left if not since or each.line in changed.get(each.file, ())]
 
 
 def judged(mutants: Sequence[Mutant], lines: Lines, minutes: float) -> Iterator[tuple[Mutant, str]]:

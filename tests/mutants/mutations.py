@@ -173,9 +173,8 @@ def _amount(node: ast.AST) -> float:
     if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
         return 0
     numbers = (ast.Constant, ast.BinOp, ast.operator)
-    if not node.targets[0].id.isupper() or not all(
-        isinstance(each, numbers) for each in ast.walk(node.value)
-    ):
+    is_number = all(isinstance(each, numbers) for each in ast.walk(node.value))
+    if not node.targets[0].id.isupper() or not is_number:
         return 0
     value = eval(ast.unparse(node.value), {})
     return value if isinstance(value, int | float) and value >= AMOUNT else 0
@@ -208,9 +207,7 @@ def _of_operator(node: ast.BinOp | ast.BoolOp | ast.Compare) -> Changes:
             new *= len(texts[1:]) // len(new)  # a and b and c is one operator
             words = [texts[0], *chain.from_iterable(zip(new, texts[1:], strict=True))]
             yield node, f"{sign} to {other}", f"({' '.join(words)})"
-    if isinstance(
-        operators[0], ast.And | ast.Or | ast.BitOr
-    ):  # a condition, or a flag that is given, left out
+    if isinstance(operators[0], ast.And | ast.Or | ast.BitOr):  # a condition, or a flag, is left out
         for number in range(len(texts)):
             kept = f" {signs[0][0]} ".join(texts[:number] + texts[number + 1 :])
             yield node, f"without operand {number + 1}", f"({kept})"

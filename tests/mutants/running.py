@@ -1,13 +1,16 @@
 """Learn which test runs which line, and run those that a mutant concerns in a process forked for it."""
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
+import signal
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -17,9 +20,9 @@ import pytest
 
 from tests.mutants import started
 from tests.mutants.mutations import Mutant
-from tests.workers import LATE, Worker
 
 LONGEST_RUN_S = 60.0  # of tests for one mutant as they ran without it, cheapest first; the rest is left out
+LATE = 90  # the exit code of what took too long
 FLAGS = "-q -x --tb=no -p no:cacheprovider -p no:xdist -W ignore -o addopts= -o timeout_func_only=true"
 
 
@@ -42,6 +45,35 @@ class Project:
         """Source files of all areas."""
         paths = sorted((self.root / self.package).rglob("*.py"))
         return [file for path in paths if self.area_of(file := path.relative_to(self.root).as_posix())]
+
+
+class Worker:
+    """A function of a folder at work in a forked process of a group of its own, for some seconds at most."""
+
+    def __init__(self, work: Callable[[Path], int], longest_s: float):
+        self.folder = Path(tempfile.mkdtemp(prefix="mutant-"))
+        self.due = time.monotonic() + longest_s
+        sys.stdout.flush()
+        self.process = os.fork()
+        if self.process == 0:
+            code = 70
+            try:
+                os.setpgid(0, 0)
+                code = work(self.folder)
+            finally:
+                os._exit(code)
+
+    def ended(self) -> int | None:
+        """The exit code, `None` while it runs."""
+        done, status = os.waitpid(self.process, os.WNOHANG)
+        if not done and time.monotonic() < self.due:
+            return None
+        with contextlib.suppress(ProcessLookupError):  # what it forked itself may go on without it
+            os.killpg(self.process, signal.SIGKILL)
+        if not done:
+            _, status = os.waitpid(self.process, 0)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return LATE if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
 
 
 class Lines:

@@ -11,10 +11,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-MISTAKE, MISTAKEN = (
-    "MUTANTS_MISTAKE",
-    "MUTANTS_MISTAKEN",
-)  # a file with the text of a module, the module's path
+MISTAKE, MISTAKEN = "MUTANTS_MISTAKE", "MUTANTS_MISTAKEN"  # a file with the text of a module, its path
 RECORD, SOURCE, TEST = "MUTANTS_RECORD", "MUTANTS_SOURCE", "MUTANTS_TEST"  # a file, what is watched, who runs
 
 

@@ -26,33 +26,26 @@ CACHE = Path(".peers_cache")
 NAME = "transformers_tests"
 
 
-def fetched(cache: Path = CACHE) -> ModuleType:
+def fetched() -> ModuleType:
     """Their module of common tests, fetched if it is not in the cache.
 
     Raises:
         OSError: the package index cannot be reached, or has no source of this version.
     """
     version = transformers.__version__
-    folder = cache / version
+    folder = CACHE / version
     if not (folder / NAME).is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        source = folder / f"transformers-{version}.tar.gz"
-        if not source.is_file():
-            words = ["download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", ":all:"]
-            pip = [sys.executable, "-m", "pip", *words, f"transformers=={version}", "--dest", str(folder)]
-            ended = subprocess.run(pip, capture_output=True, text=True)
-            if not source.is_file():
-                raise OSError(
-                    f"pip found no source of transformers {version}: {' '.join(ended.stderr.split())[-300:]} "
-                    f"Say it again with a network, or put the source distribution there as {source}."
-                )
-        with tarfile.open(source) as archive:
-            inside = f"transformers-{version}/tests/"
+        words = ["download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", ":all:"]
+        pip = [sys.executable, "-m", "pip", *words, f"transformers=={version}", "--dest", str(folder)]
+        if subprocess.run(pip).returncode:
+            raise OSError(f"pip found no source of transformers {version}: run the same with a network")
+        inside, new = f"transformers-{version}/tests/", folder / f"{NAME}.new"
+        with tarfile.open(folder / f"transformers-{version}.tar.gz") as archive:
             for member in archive.getmembers():
                 if member.isfile() and member.name.startswith(inside) and member.name.endswith(".py"):
-                    member.name = f"{NAME}.new/{member.name.removeprefix(inside)}"
-                    archive.extract(member, folder, filter="data")
-        (folder / f"{NAME}.new").rename(folder / NAME)
+                    member.name = member.name.removeprefix(inside)
+                    archive.extract(member, new, filter="data")
+        new.rename(folder / NAME)
     sys.path.insert(0, str(folder))
     while True:
         try:
@@ -61,10 +54,10 @@ def fetched(cache: Path = CACHE) -> ModuleType:
             if not (error.name or "").startswith(f"{NAME}."):
                 raise OSError(f"their tests need {error.name}: pip install {error.name}") from error
             print(f"left out, since no source distribution has it: {error.name}")
-            sys.modules[str(error.name)] = _without(str(error.name))
+            sys.modules[str(error.name)] = without(str(error.name))
 
 
-def _without(name: str) -> ModuleType:
+def without(name: str) -> ModuleType:
     """A module whose classes have no test."""
     module = ModuleType(name)
     module.__path__ = []

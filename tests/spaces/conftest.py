@@ -97,4 +97,4 @@ def visitor(server: Server) -> Iterator[Visitor]:
     """Somebody new."""
     with server.visitor() as visitor:
         yield visitor
-        visitor.call("forget", [])
+        visitor.call("forget")

@@ -51,16 +51,14 @@ def test_no_route_answers_by_a_foreign_name_or_to_a_foreign_page(server: Server,
 
 def test_other_ways_of_naming_the_page(server: Server) -> None:
     address = urlsplit(server.url)
+    own = f"GET / HTTP/1.1\r\nHost: {address.netloc}\r\n"
     for request, status in (
         (f"GET /config HTTP/1.1\r\nHost: [::1]:{address.port}\r\n\r\n", 200),
         ("GET / HTTP/1.0\r\n\r\n", 421),
         ("GET / HTTP/1.1\r\n\r\n", 400),
-        (f"GET / HTTP/1.1\r\nHost: {address.netloc}\r\nHost: evil.example\r\n\r\n", 400),
+        (f"{own}Host: evil.example\r\n\r\n", 400),
         (f"GET http://evil.example/config HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n", 404),
-        (
-            f"GET / HTTP/1.1\r\nHost: {address.netloc}\r\nOrigin: http://evil.example\r\nOrigin: x\r\n\r\n",
-            403,
-        ),
+        (f"{own}Origin: http://evil.example\r\nOrigin: x\r\n\r\n", 403),
         (
             "GET /gradio_api/queue/data HTTP/1.1\r\nHost: evil.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
@@ -76,12 +74,12 @@ def test_other_ways_of_naming_the_page(server: Server) -> None:
         assert b"access-control" not in answer.lower()
 
 
-def test_a_page_of_ones_own_sets_a_cookie_for_itself(server: Server) -> None:
-    cookie = httpx.get(server.url, trust_env=False).headers["set-cookie"]
-    assert "HttpOnly" in cookie and "SameSite=Lax" in cookie and "Secure" not in cookie
-
-
-def test_a_space_stands_in_a_frame_of_the_hub(space: RequestFilter) -> None:
+def test_cookies_are_those_of_a_page_of_ones_own_and_of_a_frame_of_the_hub(
+    server: Server, space: RequestFilter
+) -> None:
+    assert server.space.blocks.analytics_enabled is False
+    own = httpx.get(server.url, trust_env=False).headers["set-cookie"]
+    assert "HttpOnly" in own and "SameSite=Lax" in own and "Secure" not in own
     said = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": SPACE}
     shown = asked(space, "GET", "/", SPACE, headers=said)
     assert shown.status_code == 200
@@ -140,4 +138,4 @@ def test_the_screens_keep_to_a_strict_policy(server: Server) -> None:
         assert "unsafe" not in policy
         assert page.headers["x-content-type-options"] == "nosniff"
         assert visitor.get(f"{visitor.base}desk.js").content == visitor.get("/desk/desk.js").content
-        visitor.call("forget", [])
+        visitor.call("forget")

@@ -1,6 +1,5 @@
-"""The files of the Space, and what ``promptccd demo`` says to mistakes; `tests.test_no_network` visits it."""
+"""The files of both Spaces, and what ``promptccd demo`` says to mistakes; `tests.hub.test_space` starts the app."""
 
-import importlib.util
 import re
 import socket
 import sys
@@ -11,9 +10,9 @@ import pytest
 import yaml
 
 from promptccd.cli.main import main
+from tests.contributing import ROOT
 from tests.messages import TEXT
 
-ROOT = Path(__file__).parents[2]
 SPACE = ROOT / "spaces" / "discovery"
 
 
@@ -21,35 +20,24 @@ def pins(path: Path) -> dict[str, str]:
     return dict(re.findall(r"^([\w-]+)==(\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def test_pins_are_those_of_the_tests() -> None:
-    wanted, tested = pins(SPACE / "requirements.txt"), pins(ROOT / "constraints.txt")
-    assert wanted.items() <= tested.items()
+def test_pins_are_all_that_is_needed() -> None:
+    wanted = pins(SPACE / "requirements.txt")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = [*project["dependencies"], *project["optional-dependencies"]["space"]]
     assert {re.match(r"[\w-]+", each).group().lower() for each in needed} == {name.lower() for name in wanted}
 
 
-def test_front_matter() -> None:
-    text = (SPACE / "README.md").read_text(encoding="utf-8")
-    matter = yaml.safe_load(text.split("---\n")[1])
-    assert matter["sdk"] == "gradio"
-    assert matter["sdk_version"] == pins(ROOT / "constraints.txt")["gradio"]  # else the Space does not build
-    assert (SPACE / matter["app_file"]).exists()
+@pytest.mark.parametrize("name", ["cacc", "discovery"])
+def test_front_matter_and_pins_are_those_of_the_tests(name: str) -> None:
+    space, tested = SPACE.parent / name, pins(ROOT / "constraints.txt")
+    matter = yaml.safe_load((space / "README.md").read_text(encoding="utf-8").split("---\n")[1])
+    assert pins(space / "requirements.txt").items() <= tested.items()
+    assert (matter["sdk"], matter["sdk_version"]) == ("gradio", tested["gradio"])  # else it does not build
+    assert (space / matter["app_file"]).is_file()
     assert isinstance(matter["python_version"], str)
     assert len(matter["short_description"]) <= 60
-    assert matter["models"] == ["facebook/dinov2-small"]
-
-
-@pytest.mark.moderate
-def test_the_app_of_the_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    gradio = pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    spec = importlib.util.spec_from_file_location("discovery_space", SPACE / "app.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)  # no model is loaded before somebody comes
-    assert isinstance(module.space.blocks, gradio.Blocks)
-    assert module.space.blocks.analytics_enabled is False
-    module.space.close()
+    wanted = {"discovery": ("models", {"facebook/dinov2-small"}), "cacc": ("tags", {"evaluate", "metric"})}
+    assert wanted[name][1] <= set(matter[wanted[name][0]])
 
 
 def test_without_gradio_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,11 @@ class Answer:
     @property
     def went_well(self) -> bool:
         return self.status == 200 and self.error is None
+
+    @property
+    def shown(self) -> str:
+        """All outputs as one text."""
+        return json.dumps(self.values, ensure_ascii=False)
 
 
 class Visitor:
@@ -69,24 +74,18 @@ class Visitor:
 
     def enter(self) -> str:
         """Open the page; the address of the screens that it shows."""
-        found = next(each for each in self._functions if "load" in [event for _, event in each["targets"]])
+        functions = self.config["dependencies"]
+        found = next(each for each in functions if "load" in [event for _, event in each["targets"]])
         return address_in(self._call(found, []))
 
     def give(self, images: Sequence[tuple[str, bytes]]) -> Answer:
         """Upload images, and have them grouped with what was given before."""
         return self.call("group", [self.upload(images)])
 
-    def find(self) -> Answer:
-        """Have all grouped once more."""
-        return self.call("group_again", [])
-
-    def call(self, name: str, values: Sequence[Any]) -> Answer:
+    def call(self, name: str, values: Sequence[Any] = ()) -> Answer:
         """Call an end point by name."""
-        return self._call(next(each for each in self._functions if each.get("api_name") == name), values)
-
-    @property
-    def _functions(self) -> list[dict[str, Any]]:
-        return self.config["dependencies"]
+        functions = self.config["dependencies"]
+        return self._call(next(each for each in functions if each.get("api_name") == name), values)
 
     def _call(self, function: dict[str, Any], values: Sequence[Any]) -> Answer:
         body = {"data": list(values), "fn_index": function["id"], "session_hash": self.session}
@@ -115,7 +114,7 @@ class Visitor:
 
 def address_in(answer: Answer) -> str:
     """Where the screens are that an answer shows."""
-    found = re.search(r'base=\\"(desk/[\w-]+/)\\"', json.dumps(answer.values))
+    found = re.search(r'base=\\"(desk/[\w-]+/)\\"', answer.shown)
     assert found, answer.error or answer
     return f"/{found[1]}"
 
@@ -123,8 +122,3 @@ def address_in(answer: Answer) -> str:
 def as_file(path: str, **more: Any) -> dict[str, Any]:
     """How a call names a file."""
     return {"path": path, "meta": {"_type": "gradio.FileData"}, **more}
-
-
-def shown(answer: Answer, test: Callable[[str], bool]) -> bool:
-    """Whether a text among the outputs passes a test."""
-    return test(json.dumps(answer.values, ensure_ascii=False))
