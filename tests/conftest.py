@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from promptccd import PromptCCDConfig, PromptCCDModel
     from promptccd.data import StageStream
+    from promptccd.data.readable import StageImages
 
 Model = TypeVar("Model", bound="PreTrainedModel")
 TINY_BACKBONE = {
@@ -236,6 +237,15 @@ def stages() -> StageStream:
     from promptccd.data import StageStream
 
     return StageStream.from_dataset(coloured_images(5, 30), class_blocks=[2, 1, 1, 1], seed=3)
+
+
+@pytest.fixture(scope="session")
+def unlabelled(stages: StageStream) -> StageImages:
+    """The images of stage 1."""
+    from promptccd.data.readable import StageImages
+    from promptccd.training.progress import progress_bar
+
+    return StageImages.read(stages[1], 0, progress_bar)
 
 
 @pytest.fixture

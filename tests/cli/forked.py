@@ -22,11 +22,12 @@ LONGEST_S = 60.0
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command left behind; the code is negative where a signal killed it."""
+    """What a command left behind; the code is negative where a signal killed it, `peak` the most bytes it had."""
 
     code: int
     out: str
     err: str
+    peak: int
 
 
 def run_forked(
@@ -48,13 +49,13 @@ def run_forked(
         due = time.monotonic() + LONGEST_S
         done, status = 0, 0
         while not done and time.monotonic() < due:
-            done, status = os.waitpid(child, os.WNOHANG)
+            done, status, used = os.wait4(child, os.WNOHANG)
             time.sleep(0 if done else 0.005)
         if not done:
             os.kill(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
+            _, status, used = os.wait4(child, 0)
         texts = [place.read_text(encoding=encoding, errors="surrogateescape") for place in places]
-        return Ended(os.waitstatus_to_exitcode(status), *texts)
+        return Ended(os.waitstatus_to_exitcode(status), *texts, used.ru_maxrss * 1024)
 
 
 def _work(

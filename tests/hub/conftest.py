@@ -1,6 +1,7 @@
 """A Hub of one's own for each test, for this process and for the ones it starts."""
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from datasets import load_from_disk
 from huggingface_hub import HfFileSystem, close_session
 
+from promptccd.runs import RunDirectory
 from tests.hub.clients import client_settings
 from tests.hub.server import TAKEN_OUT, Hub
 
@@ -48,6 +50,12 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     for module in (huggingface_hub.utils._http, huggingface_hub.file_download):
         monkeypatch.setattr(module, "time", _Waits(waits))
     return waits
+
+
+@pytest.fixture
+def run(trained_run: Path, tmp_path: Path) -> RunDirectory:
+    """A finished run of four stages, to change."""
+    return RunDirectory(Path(shutil.copytree(trained_run, tmp_path / "run")))
 
 
 @pytest.fixture

@@ -44,6 +44,10 @@ class Places:
         return str(self.secret / "secret.png")
 
 
+Way = Callable[[Places], None]
+Said = Callable[[Places], str]
+
+
 def rows(count: int = 12) -> list[dict]:
     """Honest rows."""
     table = coloured_images(5, count).cast_column("image", Image(decode=False))
@@ -97,85 +101,69 @@ def pictures(folder: Path) -> Path:
     return folder
 
 
-def in_parquet(path: Callable[[Places], str]) -> Callable[[Places], None]:
+def later(make: Callable[..., None]) -> Callable[..., Way]:
+    """A function of places and words, as a function of the words alone that gives one of the places."""
+    return lambda *words: lambda places: make(places, *words)
+
+
+@later
+def in_parquet(places: Places, path: Said) -> None:
     """A table of which a row names a path."""
-
-    def make(places: Places) -> None:
-        places.data.mkdir()
-        write_parquet(foreign(path(places)), places.data / "train.parquet")
-
-    return make
+    places.data.mkdir()
+    write_parquet(foreign(path(places)), places.data / "train.parquet")
 
 
-def with_link(name: str, target: Callable[[Places], str], path: str) -> Callable[[Places], None]:
+@later
+def with_link(places: Places, name: str, target: Said, path: str) -> None:
     """As `in_parquet`, by way of a link inside."""
-
-    def make(places: Places) -> None:
-        in_parquet(lambda places: str(places.data / path))(places)
-        (places.data / name).symlink_to(target(places))
-
-    return make
+    in_parquet(lambda places: str(places.data / path))(places)
+    (places.data / name).symlink_to(target(places))
 
 
-def metadata(file_name: Callable[[Places], str], suffix: str = "csv") -> Callable[[Places], None]:
+@later
+def metadata(places: Places, file_name: Said, suffix: str = "csv") -> None:
     """An image folder whose metadata names a file."""
-
-    def make(places: Places) -> None:
-        pictures(places.data)
-        names = [str(path.relative_to(places.data)) for path in sorted(places.data.rglob("*.png"))]
-        names.append(file_name(places))
-        listed = [{"file_name": name, "label": number % 5} for number, name in enumerate(names)]
-        text = "file_name,label\n" + "".join(f"{row['file_name']},{row['label']}\n" for row in listed)
-        if suffix == "jsonl":
-            text = "".join(json.dumps(row) + "\n" for row in listed)
-        (places.data / f"metadata.{suffix}").write_text(text)
-
-    return make
+    pictures(places.data)
+    names = [str(path.relative_to(places.data)) for path in sorted(places.data.rglob("*.png"))]
+    names.append(file_name(places))
+    listed = [{"file_name": name, "label": number % 5} for number, name in enumerate(names)]
+    text = "file_name,label\n" + "".join(f"{row['file_name']},{row['label']}\n" for row in listed)
+    if suffix == "jsonl":
+        text = "".join(json.dumps(row) + "\n" for row in listed)
+    (places.data / f"metadata.{suffix}").write_text(text)
 
 
-def card(said: Callable[[Places], str], name: str = "README.md") -> Callable[[Places], None]:
+@later
+def card(places: Places, said: Said, name: str = "README.md") -> None:
     """An image folder whose card says where its data are."""
-
-    def make(places: Places) -> None:
-        pictures(places.data)
-        text = f"configs:\n- config_name: default\n  {said(places)}\n"
-        (places.data / name).write_text(f"---\n{text}---\n" if name == "README.md" else text)
-
-    return make
+    pictures(places.data)
+    text = f"configs:\n- config_name: default\n  {said(places)}\n"
+    (places.data / name).write_text(f"---\n{text}---\n" if name == "README.md" else text)
 
 
-def typed(name: str, text: Callable[[str], str]) -> Callable[[Places], None]:
+@later
+def typed(places: Places, name: str, text: Callable[[str], str]) -> None:
     """Text files whose card calls a column of paths images."""
-
-    def make(places: Places) -> None:
-        places.data.mkdir()
-        (places.data / name).write_text(text(places.image))
-        (places.data / "README.md").write_text(f"---\n{CARD}---\n")
-
-    return make
+    places.data.mkdir()
+    (places.data / name).write_text(text(places.image))
+    (places.data / "README.md").write_text(f"---\n{CARD}---\n")
 
 
-def linked(name: str, target: str, beside: bool = True) -> Callable[[Places], None]:
+@later
+def linked(places: Places, name: str, target: str, alone: bool = False) -> None:
     """A file of the data set that is a link out."""
-
-    def make(places: Places) -> None:
-        if beside:
-            pictures(places.data)
-        else:
-            places.data.mkdir()
-        (places.data / name).symlink_to(places.secret / target)
-
-    return make
+    if alone:
+        places.data.mkdir()
+    else:
+        pictures(places.data)
+    (places.data / name).symlink_to(places.secret / target)
 
 
-def saved(change: Callable[[Places], None]) -> Callable[[Places], None]:
+@later
+def saved(places: Places, change: Way) -> None:
     """What `save_to_disk` left, changed."""
-
-    def make(places: Places) -> None:
-        as_table(rows()).save_to_disk(str(places.data))
-        change(places)
-
-    return make
+    as_table(rows()).save_to_disk(str(places.data))
+    change(places)
 
 
 def another_part(places: Places) -> None:
@@ -224,7 +212,7 @@ def beside(places: Places) -> str:
 
 
 # Every way in, by what it is; each makes the data set's folder.
-TABLES: dict[str, Callable[[Places], None]] = {
+TABLES: dict[str, Way] = {
     "an absolute path": in_parquet(lambda places: places.image),
     "a path that leads up": in_parquet(lambda places: f"{places.data}/../{places.secret.name}/secret.png"),
     "a path from here": in_parquet(lambda places: f"../{places.secret.name}/secret.png"),
@@ -266,9 +254,9 @@ TABLES: dict[str, Callable[[Places], None]] = {
         lambda places: f"data_files: {places.secret}/*.parquet", ".huggingface.yaml"
     ),
     "a card that is a link": linked("README.md", "secret.md"),
-    "a table that is a link": linked("train.parquet", "secret.parquet", beside=False),
-    "a csv that is a link": linked("train.csv", "secret.csv", beside=False),
-    "an archive that is a link": linked("train.zip", "secret.zip", beside=False),
+    "a table that is a link": linked("train.parquet", "secret.parquet", True),
+    "a csv that is a link": linked("train.csv", "secret.csv", True),
+    "an archive that is a link": linked("train.zip", "secret.zip", True),
     "a saved part elsewhere": saved(another_part),
     "a saved part that is a link": saved(linked_part),
     "a saved split elsewhere": saved(another_split),

@@ -92,18 +92,11 @@ def repo_info(hub: Hub, request: Request, kind: str, repo_id: str, revision: str
         siblings.append(entry)
     return Reply.json(
         {
-            "_id": hashlib.sha1(repo_id.encode()).hexdigest()[:24],
             "id": repo_id,
-            "modelId": repo_id,
-            "author": repo_id.split("/")[0],
             "sha": commit.sha,
             "lastModified": commit.date,
-            "createdAt": repo.history()[-1].date,
             "private": repo.private,
             "gated": False,
-            "disabled": False,
-            "downloads": 0,
-            "likes": 0,
             "tags": [],
             "siblings": siblings,
         }
@@ -173,13 +166,6 @@ def paths_info(hub: Hub, request: Request, kind: str, repo_id: str, revision: st
     wanted = [path.rstrip("/") for path in form.get("paths", [])]
     known = [path for path in wanted if any(f"{name}/".startswith(f"{path}/") for name in commit.files)]
     return Reply.json([repo.entry(commit, path) for path in known])
-
-
-@route("POST", REPO + r"/tag/(?P<start>[^/]+)")
-def create_tag(hub: Hub, request: Request, kind: str, repo_id: str, start: str) -> Reply:
-    repo = hub.open(request, kind, repo_id, write=True)
-    repo.tags[request.json()["tag"]] = repo.at(start)
-    return Reply.json({})
 
 
 # Writing ------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@
 import io
 import json
 import os
-import re
 import socket
 import struct
 import threading
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.hub.contents import LFS_SUFFIXES, Account, Blob, Commit, Refusal, Reply, Repo, Request
 from tests.hub.routes import ROUTES
@@ -86,7 +85,6 @@ class Hub:
         repos: Repositories by (kind, id), the kind being model, dataset or space.
         log: Every request so far.
         errors: Tracebacks of the Hub's own mistakes; a test should find none.
-        renamed: New names of repositories by their old ones, from which requests are led on.
     """
 
     token, read_token, stranger_token = "hf_write", "hf_read", "hf_stranger"
@@ -102,7 +100,6 @@ class Hub:
         self.tickets: dict[str, str] = {}
         self.log: list[Request] = []
         self.errors: list[str] = []
-        self.renamed: dict[str, str] = {}
         self.lock = threading.RLock()
         self.stopping = threading.Event()
         self._count = 0
@@ -233,10 +230,6 @@ class Hub:
 
     def answer(self, request: Request) -> Reply:
         method = "GET" if request.method == "HEAD" else request.method
-        for old, new in self.renamed.items():
-            if re.search(rf"/{re.escape(old)}(/|\.git|$)", request.path):
-                query = f"?{urlencode(request.query)}" if request.query else ""
-                return Reply(307, b"", {"Location": request.path.replace(old, new, 1) + query})
         try:
             for wanted, pattern, handler in ROUTES:
                 if wanted == method and (match := pattern.fullmatch(request.path)):

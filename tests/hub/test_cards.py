@@ -79,13 +79,12 @@ def test_the_headline_comes_first_for_readers_and_for_the_hub(digits: RunDirecto
 
 @pytest.mark.slow
 def test_a_training_that_continued_names_its_source_and_inherits_its_licence(
-    trained_run: Path, image_folder: Path, tiny_backbone: Path, hub: Hub, tmp_path: Path
+    run: RunDirectory, image_folder: Path, tiny_backbone: Path, hub: Hub, tmp_path: Path
 ) -> None:
-    source = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
-    card = ModelCard.load(source.stage(1) / "README.md")
+    card = ModelCard.load(run.stage(1) / "README.md")
     card.data["license"] = "cc-by-nc-4.0"
-    card.save(source.stage(1) / "README.md")
-    push_run(source, stages=[0, 1])
+    card.save(run.stage(1) / "README.md")
+    push_run(run, stages=[0, 1])
     values = quick_recipe(image_folder, tiny_backbone, tmp_path / "fork")
     values["training"] |= {"resume_from": "user/run-stage1", "epochs": 1}
     train_recipe(Recipe.from_dict(values))
@@ -96,22 +95,18 @@ def test_a_training_that_continued_names_its_source_and_inherits_its_licence(
         assert TEXT["the-weights-are-under-cc-by"] in card.text
 
 
+DINOV3 = {"license": "other", "license_name": "dinov3-license", "license_link": "https://example.org/dinov3"}
+
+
 @pytest.mark.parametrize(
     ("metadata", "found"),
     [
         ("license: apache-2.0", {"license": "apache-2.0"}),
-        (
-            "license: other\nlicense_name: dinov3-license\nlicense_link: https://example.org/dinov3",
-            {
-                "license": "other",
-                "license_name": "dinov3-license",
-                "license_link": "https://example.org/dinov3",
-            },
+        ("\n".join(f"{key}: {value}" for key, value in DINOV3.items()), DINOV3),
+        *(
+            (unclear, {})
+            for unclear in ("license: [mit, gpl-3.0]", "license: '`a` <b>'", "tags: [a]", "license: [")
         ),
-        ("license: [mit, gpl-3.0]", {}),
-        ("license: '`a` <b>'", {}),
-        ("tags: [a]", {}),
-        ("license: [", {}),
         (None, {}),
     ],
 )

@@ -148,39 +148,27 @@ def test_the_row_and_the_path_are_named(way: str, places: Places, backbone_folde
     assert "\0" not in said
 
 
+def card_of(data_files: str) -> bytes:
+    return f"---\nconfigs:\n- config_name: default\n  data_files: {data_files}\n---\n".encode()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "files",
-    [
-        lambda places: {"train.parquet": places.image},
-        lambda places: {
-            "README.md": f"configs:\n- config_name: default\n  data_files: {places.secret}/*.parquet\n"
-        },
-        lambda places: {
-            "README.md": "configs:\n- config_name: default\n  data_files: http://127.0.0.1:9/a.csv\n"
-        },
-        lambda places: {
-            "README.md": "configs:\n- config_name: default\n  data_files: hf://datasets/user/own/*\n"
-        },
-        lambda places: {
-            "README.md": CARD,
-            "train.jsonl": json.dumps({"image": {"path": places.image}, "label": 0}) + "\n",
-        },
-    ],
-    ids=["row", "card", "address", "other repository", "column"],
+    "where", ["row", "line", "{secret}/*.parquet", "http://127.0.0.1:9/a.csv", "hf://datasets/user/own/*"]
 )
 def test_a_repository_names_nothing_but_its_own(
-    files, places: Places, hub: Hub, backbone_folder: Path, trained_run: Path, capsys, tmp_path: Path
+    where: str, places: Places, hub: Hub, backbone_folder: Path, trained_run: Path, capsys, tmp_path: Path
 ) -> None:
+    """Neither in a row of a table, nor in a line of JSON, nor in its card."""
     hub.add("user/own", places.secret, kind="dataset")
-    write_parquet(foreign(files(places).get("train.parquet", "")), tmp_path / "t.parquet")
-    texts = {
-        name: (f"---\n{text}---\n" if name == "README.md" else text).encode()
-        for name, text in files(places).items()
-        if not name.endswith(".parquet")
-    }
-    table = {} if "train.jsonl" in texts else {"train.parquet": (tmp_path / "t.parquet").read_bytes()}
-    hub.add("user/foreign", {**table, **texts}, kind="dataset")
+    write_parquet(foreign(places.image if where == "row" else ""), tmp_path / "t.parquet")
+    files = {"train.parquet": (tmp_path / "t.parquet").read_bytes()}
+    if where == "line":
+        line = json.dumps({"image": {"path": places.image}, "label": 0}) + "\n"
+        files = {"train.jsonl": line.encode(), "README.md": f"---\n{CARD}---\n".encode()}
+    elif where != "row":
+        files["README.md"] = card_of(where.format(secret=places.secret))
+    hub.add("user/foreign", files, kind="dataset")
     recipe = tmp_path / "recipe.json"
     values = quick_recipe(places.data, backbone_folder, tmp_path / "run")
     values["data"]["dataset"] = "user/foreign"
@@ -203,9 +191,8 @@ def test_a_card_that_could_not_be_looked_at_is_not_believed(
     fault: Fault, where: str, places: Places, hub: Hub, waits, tmp_path: Path
 ) -> None:
     """There is no card when it is asked for, and there is one when `datasets` asks for it."""
-    card = f"configs:\n- config_name: default\n  data_files: {where.format(secret=places.secret)}\n"
     hub.add("user/own", places.secret, kind="dataset")
-    hub.add("user/foreign", {"README.md": f"---\n{card}---\n".encode()}, kind="dataset")
+    hub.add("user/foreign", {"README.md": card_of(where.format(secret=places.secret))}, kind="dataset")
     for times in range(1, 12):
         hub.plan(lambda request: "README.md" in request.path, fault, times=times)
         watch(places)

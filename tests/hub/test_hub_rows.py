@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Sequence
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -32,19 +31,15 @@ FEATURES = Features(
 )
 
 
-def picture(rng: np.random.Generator, most: int = 255) -> bytes:
-    deep = most > 255
-    pixels = rng.integers(0, most + 1, (24, 24) if deep else (24, 24, 3))
+def picture(rng: np.random.Generator) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels.astype(np.uint16 if deep else np.uint8)).save(buffer, "PNG")
+    Image.fromarray(rng.integers(0, 256, (24, 24, 3)).astype(np.uint8)).save(buffer, "PNG")
     return buffer.getvalue()
 
 
-def rows(count: int, seed: int, deep: Sequence[int] = ()) -> Dataset:
+def rows(count: int, seed: int) -> Dataset:
     rng = np.random.default_rng(seed)
-    content: list = [
-        {"bytes": picture(rng, 1500 if row in deep else 255), "path": f"{row}.png"} for row in range(count)
-    ]
+    content: list = [{"bytes": picture(rng), "path": f"{row}.png"} for row in range(count)]
     content[1] = None
     labels, wide = rng.integers(0, 20, count).tolist(), [rng.bytes(900) for _ in range(count)]
     return Dataset.from_dict({"image": content, "label": labels, "embedding": wide}, features=FEATURES)
@@ -68,13 +63,13 @@ def tables() -> dict[str, list[Dataset]]:
     }
 
 
-def publish(hub: Hub, tables: dict[str, list[Dataset]], name: str = NAME) -> dict[str, bytes]:
+def publish(hub: Hub, tables: dict[str, list[Dataset]]) -> dict[str, bytes]:
     files = {
         f"data/{split}-{number:05d}-of-{len(parts):05d}.parquet": as_file(part)
         for split, parts in tables.items()
         for number, part in enumerate(parts)
     }
-    hub.add(name, files, kind="dataset")
+    hub.add(NAME, files, kind="dataset")
     return files
 
 

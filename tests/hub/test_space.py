@@ -77,8 +77,10 @@ def test_what_is_pushed_to_the_model_later_waits_for_the_next_push_of_the_space(
     assert push_space("page", stage).model == stage  # and back
 
 
-def test_a_dry_run_leaves_the_model_of_a_space(stage: str, hub: Hub, capsys) -> None:
+def test_a_dry_run_and_a_refusal_leave_the_model_of_a_space(stage: str, hub: Hub, capsys) -> None:
     push_space("page", MODEL)
+    with pytest.raises(ConfigurationError, match=TEXT["is-public-and-private-was-given"]):
+        push_space("page", "photographs", private=True)
     assert main(["space", "push", "page", "--model", "photographs", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("would send user/page (space, public): ")
     assert hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == stage
@@ -156,14 +158,6 @@ def test_a_private_model_is_not_given_away_by_a_public_space(stage: str, hub: Hu
     push_space("page", MODEL, private=True)
     assert hub.repo("user/page", "space").private
     assert TEXT["add-a-secret-hf-token"] in caplog.text
-
-
-def test_a_public_space_that_was_to_be_private_is_not_touched(stage: str, hub: Hub) -> None:
-    push_space("page", MODEL)
-    hub.add(MODEL, {"notes.md": b"later"})
-    with pytest.raises(ConfigurationError, match=TEXT["is-public-and-private-was-given"]):
-        push_space("page", MODEL, private=True)
-    assert hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == stage
 
 
 @pytest.mark.slow

@@ -6,15 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datasets import load_dataset, load_from_disk
-from huggingface_hub import DatasetCard
+from datasets import ClassLabel, Dataset, Features, Image, load_dataset, load_from_disk
+from huggingface_hub import DatasetCard, ModelCard
 from pyarrow.parquet import ParquetFile, read_table, write_table
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.errors import DataError
+from promptccd.errors import ConfigurationError, DataError
+from promptccd.hub import publish_stages, push_run, verify
 from promptccd.hub.stages import _licence
-from tests.conftest import quick_recipe
+from promptccd.runs import RunDirectory, stream_rows, train_run
+from promptccd.training.recipe import Recipe
+from tests.conftest import coloured_images, quick_recipe
 from tests.hub.server import Hub
 from tests.messages import TEXT
 
@@ -89,6 +92,17 @@ def published(recipe: Path, *options: str) -> None:
     assert main(["split", str(recipe), "--push", "user/stages", *options]) == 0
 
 
+@pytest.mark.fault(17)
+def test_other_stages_replace_all_of_the_ones_before(recipe: Path, hub: Hub) -> None:
+    published(recipe)
+    before = dict(hub.repo("user/stages", "dataset").at("main").files)
+    hub.add("user/stages", {"stage_0/train-00001-of-00002.parquet": b"an older shard"}, kind="dataset")
+    published(recipe, "--seed", "2")
+    there = hub.repo("user/stages", "dataset").at("main").files
+    assert there.keys() == before.keys()
+    assert there["stage_1/train-00000-of-00001.parquet"] != before["stage_1/train-00000-of-00001.parquet"]
+
+
 @pytest.mark.moderate
 def test_published_stages_are_a_data_set_like_any(recipe: Path, hub: Hub) -> None:
     published(recipe)
@@ -148,3 +162,47 @@ def test_other_stages_than_the_published_ones_are_refused(
     published(recipe)
     assert main(["split", str(recipe), "--dataset", "user/stages", *options]) != 0
     assert "cut already" in capsys.readouterr().err
+
+
+# Streams, which have no labels to be scored by
+
+
+def as_parquet(table: Dataset, place: Path, split: str) -> dict[str, bytes]:
+    table.to_parquet(str(place))
+    return {f"data/{split}-00000-of-00001.parquet": place.read_bytes()}
+
+
+@pytest.mark.slow
+def test_a_data_set_with_missing_labels_and_another_are_trained_on_and_pushed(
+    hub: Hub, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    whole = coloured_images(3, 24)
+    labels = [label if label < 2 and row < 36 else -1 for row, label in enumerate(whole["label"][:])]
+    features = Features({"image": Image(), "label": ClassLabel(names=["red", "blue"])})
+    partly = whole.remove_columns("label").add_column("label", labels).cast(features)
+    more = coloured_images(3, 8, seed=5).remove_columns("label")
+    hub.add("user/partly", as_parquet(partly, tmp_path / "a.parquet", "train"), kind="dataset")
+    hub.add("user/later", as_parquet(more, tmp_path / "b.parquet", "unseen"), kind="dataset")
+    values = quick_recipe(tmp_path, tiny_backbone, tmp_path / "run")
+    values["data"] = {"dataset": "user/partly", "unlabelled": ["user/later"]}
+    score = train_run(Recipe.from_dict(values))
+    run = RunDirectory(tmp_path / "run")
+    known = int(np.sum(np.array(labels) >= 0))
+    assert score.stages == []
+    assert [each["images"] for each in stream_rows(run)] == [72 - known, 24]
+    assert run.recipe.data.unlabelled == ["user/later"]
+    pushed = push_run(run)
+    assert [each.repo_id for each in pushed] == [f"user/run-stage{stage}" for stage in range(3)]
+    card = ModelCard(hub.repo("user/run-stage2").at("main").files["README.md"].data.decode())
+    assert card.data.eval_results is None
+    assert card.data.datasets == ["user/partly"]
+    assert TEXT["no-accuracy-is-known"] in card.text
+    for place in (str(run.path), "user/run-stage2"):
+        assert not [check for check in verify(place) if check.problem]
+
+
+def test_streams_are_not_published_to_be_scored_by() -> None:
+    table = coloured_images(2, 4)
+    stages = StageStream.from_dataset(table, unlabelled=[coloured_images(1, 3, seed=2)])
+    with pytest.raises(ConfigurationError, match=TEXT["has-no-labels-so-stages-of"]):
+        publish_stages(stages, "user/stages", dry_run=True)

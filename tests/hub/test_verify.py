@@ -1,4 +1,4 @@
-"""`promptccd verify` believes nothing it can recompute; and a stage on the Hub is the stage that was trained."""
+"""`promptccd verify` believes nothing it can recompute; a stage on the Hub is the stage that was trained."""
 
 import json
 import shutil
@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from promptccd.cli.main import main
+from promptccd.discovery import DiscoverySession
+from promptccd.discovery.project import edits
 from promptccd.hub import push_run, verify
 from promptccd.hub.verify import Check, stage_checks
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe, sum_again
+from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import content_of, correct, registry_in
 from tests.hub.server import Hub
 from tests.messages import TEXT
-
-
-@pytest.fixture
-def run(trained_run: Path, tmp_path: Path) -> RunDirectory:
-    return RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
+from tests.runs.test_resume import stage_hashes
 
 
 @pytest.mark.moderate
@@ -47,31 +47,6 @@ def test_a_calibrated_mixture_is_pushed_verified_and_loaded_with_equal_predictio
     assert torch.equal(fetched.assign_natively(features), local.assign_natively(features))
 
 
-def change_results(run: RunDirectory) -> None:
-    path = run.path / "results.json"
-    values = json.loads(path.read_text())
-    values["stages"][1]["all"] += 1.5
-    path.write_text(json.dumps(values))
-
-
-def change_weights(run: RunDirectory) -> None:
-    path = run.stage(1) / "model-00002-of-00002.safetensors"
-    path.write_bytes(path.read_bytes()[:-3] + b"abc")
-
-
-def change_card(run: RunDirectory) -> None:
-    path = run.stage(3) / "README.md"
-    text = path.read_text()
-    value = json.loads((run.path / "results.json").read_text())["stages"][2]["all"]
-    assert f"value: {value}" in text
-    path.write_text(text.replace(f"value: {value}", "value: 99.99"))
-
-
-def change_split(run: RunDirectory) -> None:
-    path = run.path / "split.json"
-    path.write_text(path.read_text().replace('"fingerprint": "', '"fingerprint": "0', 1))
-
-
 @pytest.mark.slow
 def test_a_run_whose_data_has_moved_is_verified_where_they_are(
     recipe_values: dict, image_folder: Path, tmp_path: Path, capsys
@@ -97,24 +72,6 @@ def test_data_that_nothing_is_read_from_are_refused(
     assert TEXT["no-image-is-read"] in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (change_results, "results.json"),
-        (change_weights, "model-00002-of-00002.safetensors was altered"),
-        (change_card, "stage3: numbers on the card"),
-        (change_split, "split.json has another fingerprint"),
-    ],
-)
-def test_whatever_was_altered_is_named(run: RunDirectory, change, named: str, capsys) -> None:
-    change(run)
-    assert main(["verify", str(run.path)]) == 1
-    captured = capsys.readouterr()
-    assert named in captured.err
-    assert "MISMATCH" in captured.out
-
-
 @pytest.mark.parametrize(
     ("name", "change", "named"),
     [
@@ -129,14 +86,14 @@ def test_whatever_was_altered_is_named(run: RunDirectory, change, named: str, ca
         ("results.json", lambda text: text.replace('"stage": 3', '"stage": 1', 1), "not for stage 3"),
         ("results.json", lambda text: text.replace('"stage": 3', '"stage": 4', 1), "not for stage 3"),
         ("stage2/README.md", lambda text: text.replace("value: ", "value: x"), "README.md is no card any more"),
+        ("stage2/README.md", lambda text: text.replace("value: ", "value: 1"), "the card says"),
         ("stage2/README.md", lambda text: "---\na: [\n---\n", "README.md is no card any more"),
         ("stage2/assignments.json", lambda text: "[1]", "assignments.json is damaged"),
         ("stage2/assignments.json", lambda text: text.replace("category_ids", "ids"), "it has no 'category_ids'"),
         ("stage2/assignments.json", lambda text: text.replace("[", "[1, ", 1), "columns differ in length"),
     ],
 )  # fmt: skip
-def test_a_damaged_record_is_named(trained_run: Path, tmp_path: Path, name: str, change, named: str) -> None:
-    run = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
+def test_a_damaged_record_is_named(run: RunDirectory, name: str, change, named: str) -> None:
     path = run.path / name
     path.write_text(change(path.read_text()))
     if path.parent != run.path:
@@ -146,16 +103,29 @@ def test_a_damaged_record_is_named(trained_run: Path, tmp_path: Path, name: str,
 
 
 @pytest.mark.moderate
-def test_a_row_is_written_before_its_stage(trained_run: Path, tmp_path: Path) -> None:
+def test_a_row_is_written_before_its_stage(run: RunDirectory) -> None:
     """A run that was killed in between is whole all the same."""
-    run = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
     shutil.rmtree(run.stage(3))
     assert not [check for check in verify(str(run.path)) if check.problem]
 
 
+@pytest.mark.slow
+def test_accuracies_are_those_of_the_checkpoints(run: RunDirectory, capsys) -> None:
+    path = run.path / "results.json"
+    values = json.loads(path.read_text())
+    said = values["stages"][1]["all"]
+    values["stages"][1]["all"] += 1.5
+    path.write_text(json.dumps(values))
+    assert main(["verify", str(run.path)]) == 1
+    captured = capsys.readouterr()
+    assert f"stage 2 all: {said + 1.5} written, {said} found" in captured.err
+    assert "the card says" in captured.err
+    assert "MISMATCH" in captured.out
+
+
 @pytest.fixture
-def stage(trained_run: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(trained_run / "stage1", tmp_path / "stage"))
+def stage(run: RunDirectory) -> Path:
+    return run.stage(1)
 
 
 def test_a_whole_stage_agrees_with_itself(stage: Path) -> None:
@@ -191,3 +161,123 @@ def test_images_of_a_category_that_is_none_are_named(stage: Path) -> None:
     assert [check for check in stage_checks(stage, "s") if check.problem] == [
         Check("s: images were assigned to its own categories", "[77, 78] are no category ids")
     ]
+
+
+# Categories with people's corrections, which come back with the checkpoint
+
+
+@pytest.fixture
+def edited(run: RunDirectory) -> Path:
+    """The last stage of a run, which people have corrected."""
+    new = [each.id for each in registry_in(run.stage(3)).active if not each.known]
+    correct(run.stage(3), lambda registry: edits.rename(registry, new[0], "heron"))
+    correct(run.stage(3), lambda registry: edits.merge(registry, new[:2]))
+    return run.stage(3)
+
+
+@pytest.mark.slow
+def test_a_registry_comes_back_as_it_was_pushed(
+    edited: Path, run: RunDirectory, hub: Hub, tmp_path: Path, capsys
+) -> None:
+    push_run(run, stages=[3])
+    local = registry_in(edited)
+    session = DiscoverySession.open("user/run-stage3")
+    assert session.registry.state_hash() == local.state_hash()
+    assert [entry.what for entry in session.registry.log] == [entry.what for entry in local.log]
+    assert torch.equal(session.model.prototypes, load_model(edited).prototypes)
+    checks = verify("user/run-stage3")
+    assert not [check for check in checks if check.problem]
+    assert any(TEXT["1-merge-1-rename-by-people"] in check.what for check in checks)
+
+    album, outs = write_pictures(tmp_path / "album", [*range(6)], 4, seed=20), []
+    for number, place in enumerate(("user/run-stage3", str(edited))):
+        outs.append(tmp_path / str(number))
+        assert main(["discover", place, str(album), "--out", str(outs[-1])]) == 0
+    assert (outs[0] / "assignments.csv").read_bytes() == (outs[1] / "assignments.csv").read_bytes()
+    assert content_of(outs[0]) == content_of(outs[1])
+    assert registry_in(outs[0]).stage == 4
+    assert "heron" in capsys.readouterr().out
+
+
+@pytest.mark.moderate
+def test_a_repository_without_registry_starts_one(edited: Path, run: RunDirectory, hub: Hub) -> None:
+    (edited / "categories.sqlite").unlink()
+    sum_again(edited)
+    push_run(run, stages=[3])
+    session = DiscoverySession.open("user/run-stage3")
+    assert [each.id for each in session.registry.active] == load_model(edited).config.category_ids
+    assert not session.registry.images
+
+
+# A run that goes on from the Hub ends as one that was never interrupted
+
+
+def in_folder(values: dict, folder: Path, **training: object) -> Path:
+    path = folder.with_suffix(".json")
+    path.write_text(
+        json.dumps({**values, "training": {**values["training"], "output_dir": str(folder), **training}})
+    )
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "training"),
+    [
+        ({}, {}),
+        ({"variant": "promptccd-pp", "num_parts": 2}, {}),
+        ({"variant": "simgcd"}, {"exemplars_per_class": 3}),
+    ],
+    ids=["mixture", "parts", "replay"],
+)
+def test_training_goes_on_from_a_stage_on_the_hub(
+    recipe_values: dict, model: dict, training: dict, hub: Hub, tmp_path: Path
+) -> None:
+    values = recipe_values
+    for section, changes in (("model", model), ("training", training)):
+        values = {**values, section: {**values[section], **changes}}
+    assert main(["train", "--config", str(in_folder(values, tmp_path / "whole", push_to_hub=True))]) == 0
+    assert {name for name in ("user/whole-stage0", "user/whole-stage3") if hub.repo(name)}
+    options = in_folder(values, tmp_path / "again", resume_from="user/whole-stage1")
+    assert main(["train", "--config", str(options)]) == 0
+    assert stage_hashes(tmp_path / "again") == stage_hashes(tmp_path / "whole")
+    whole, again = (RunDirectory(tmp_path / name).results for name in ("whole", "again"))
+    assert again.to_dict() == whole.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("whole", "repository of a stage"), ("nobody/whole-stage1", "Cannot fetch 'nobody/whole-stage0'")],
+)
+def test_what_cannot_be_resumed_from_is_named(
+    recipe_values: dict, hub: Hub, tmp_path: Path, capsys, name: str, message: str
+) -> None:
+    assert main(["train", "--config", str(in_folder(recipe_values, tmp_path / "run", resume_from=name))]) == 5
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(
+    trained_run: Path, recipe_values: dict, tmp_path: Path, capsys
+) -> None:
+    (tmp_path / "secret").write_text("secret")
+    stage = Path(shutil.copytree(trained_run / "stage0", tmp_path / "sent-stage0"))
+    (stage / "README.md").unlink()
+    (stage / "README.md").symlink_to(tmp_path / "secret")
+    options = in_folder(recipe_values, tmp_path / "run", resume_from=str(stage))
+    assert main(["train", "--config", str(options)]) == 5
+    assert TEXT["is-damaged-readme-md-is-a"] in capsys.readouterr().err
+    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").rglob("README.md"))
+
+
+@pytest.mark.moderate
+def test_a_stage_of_another_split_is_refused(
+    trained_run: Path, recipe_values: dict, hub: Hub, tmp_path: Path, capsys
+) -> None:
+    for stage in (0, 1):
+        hub.add(f"user/run-stage{stage}", trained_run / f"stage{stage}")
+    recipe_values["data"]["class_blocks"] = [3, 1, 1]
+    other = in_folder(recipe_values, tmp_path / "other", resume_from="user/run-stage1")
+    assert main(["train", "--config", str(other)]) == 2
+    assert "split" in capsys.readouterr().err

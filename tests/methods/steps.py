@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 
+from promptccd.data.randomness import torch_generator
 from promptccd.methods import Method, Rows, StageContext
 from promptccd.training.options import TrainingArguments
 
@@ -16,6 +17,16 @@ BACKBONE = {
     "patch_size": 8, "mlp_ratio": 2,
 }  # fmt: skip
 HEAD = {"projection_hidden_size": 16, "projection_bottleneck_size": 8, "projection_output_size": 24}
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    """Normal values that follow from the shape."""
+    return torch.randn(shape, generator=torch_generator("drawn", *shape))
+
+
+def of(*rows: list[float]) -> torch.Tensor:
+    """Rows in float64."""
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def objective_of(

@@ -14,13 +14,10 @@ from promptccd.methods.grow_merge import GrowMergeModel, GrowMergeObjective
 from promptccd.models.backbone import blocks_of, class_attention, embed, run_prefix
 from tests.conftest import TINY_HEAD, fresh
 from tests.methods import steps
+from tests.methods.steps import drawn
 
 KNOWN = torch.tensor([True, False, True, False, False, True])  # of the stage's images; exemplars are at -1
 POSITIONS = torch.tensor([3, 0, 4, 1, 2])  # of those in the batch, without exemplars
-
-
-def drawn(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch_generator("drawn", *shape))
 
 
 def begun(

@@ -10,19 +10,12 @@ from promptccd import PromptCCDModel
 from promptccd.clustering import fit_gaussian_mixture
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.data.readable import StageImages
-from promptccd.data.stages import StageStream
 from promptccd.methods import StageContext
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.models import Replay
 from promptccd.training.options import TrainingArguments
-from promptccd.training.progress import progress_bar
 
 KNOWN, NEW = 3, 3
-
-
-@pytest.fixture
-def images(stages: StageStream) -> StageImages:
-    return StageImages.read(stages[1], 0, progress_bar)
 
 
 def narrow(categories: torch.Tensor) -> torch.Tensor:
@@ -46,13 +39,13 @@ def objective_on(
 
 @pytest.mark.parametrize(("prior", "components"), [("paper", KNOWN + 1), ("matched", KNOWN + NEW)])
 def test_components_of_an_unknown_number_are_counted_with_the_prior_that_was_asked_for(
-    prior: str, components: int, model: PromptCCDModel, images: StageImages
+    prior: str, components: int, model: PromptCCDModel, unlabelled: StageImages
 ) -> None:
     """Of categories as narrow as these the paper's wide prior sees few, and one that fits the known ones all."""
     known = torch.arange(KNOWN).repeat_interleave(8)
-    here = KNOWN + torch.arange(len(images)) % NEW
+    here = KNOWN + torch.arange(len(unlabelled)) % NEW
     both = narrow(torch.cat([known, here]))
-    stage = StageContext(images, replay=Replay(both[: len(known)], known))
+    stage = StageContext(unlabelled, replay=Replay(both[: len(known)], known))
     objective_on(stage, model, both[len(known) :], count_prior=prior).begin_epoch(0)
     assert model.mixture.num_components == components
 
@@ -63,23 +56,23 @@ def test_components_of_an_unknown_number_are_counted_with_the_prior_that_was_ask
     [("split_merge", "calibrated", True), ("split_merge", "matched", False), ("kmeans", "calibrated", False)],
 )
 def test_a_labelled_stage_learns_the_scale_that_later_ones_count_with(
-    counting: str, prior: str, learns: bool, model: PromptCCDModel, images: StageImages
+    counting: str, prior: str, learns: bool, model: PromptCCDModel, unlabelled: StageImages
 ) -> None:
-    labels = torch.arange(len(images)) % (KNOWN + NEW)
+    labels = torch.arange(len(unlabelled)) % (KNOWN + NEW)
     objective_on(
-        StageContext(images, labels), model, narrow(labels), category_count=counting, count_prior=prior
+        StageContext(unlabelled, labels), model, narrow(labels), category_count=counting, count_prior=prior
     ).end_stage()
     assert (model.config.count_scale != 1) == learns
 
 
 def test_the_last_fit_answers_and_leaves_what_prompts_and_replays_as_it_was(
-    model: PromptCCDModel, images: StageImages
+    model: PromptCCDModel, unlabelled: StageImages
 ) -> None:
     """It sees the last features, has a floor of its own, and as many components as the other; known ones come first."""
     known = torch.tensor([5, 2]).repeat_interleave(8)
-    here = torch.arange(len(images)) % KNOWN
+    here = torch.arange(len(unlabelled)) % KNOWN
     replay = Replay(narrow(known % KNOWN), known)
-    stage = StageContext(images, replay=replay, num_categories=KNOWN)
+    stage = StageContext(unlabelled, replay=replay, num_categories=KNOWN)
     objective_on(stage, model, narrow(here), mixture_floor=0.01, answer_floor=0.5).begin_epoch(0)
     before = [each.clone() for each in model.mixture.buffers()]
     moved = narrow(here).roll(1, 1)
@@ -91,7 +84,7 @@ def test_the_last_fit_answers_and_leaves_what_prompts_and_replays_as_it_was(
     expected = fit_gaussian_mixture(
         rows,
         KNOWN,
-        fixed=torch.cat([torch.full((len(images),), -1), (known == 5).long()]),
+        fixed=torch.cat([torch.full((len(unlabelled),), -1), (known == 5).long()]),
         floor_share=0.5,
         seed=seed_of("mixture", 1, 1, TrainingArguments().epochs_of(1)),
     )

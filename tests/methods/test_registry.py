@@ -103,12 +103,3 @@ def test_every_part_of_a_model_that_learns_or_is_fitted_has_a_title(name: str) -
     model = method.model(method.model.config_class(vision_config=vision, **TINY_HEAD))
     children = {child for child, _ in model.named_children()}
     assert method.parts.keys() == children - COMMON_PARTS.keys() - FROZEN
-
-
-def test_names_in_the_papers_tables() -> None:
-    assert {name: method.published for name, method in METHODS.items() if method.published} == {
-        "promptccd": {"split_merge": "promptccd-u"},
-        "promptccd-b": {"l2p": "promptccd-b-l2p", "dualprompt": "promptccd-b-dp"},
-        "promptccd-gcd": {"exemplars": "gcd-replay"},
-        "simgcd": {"exemplars": "simgcd-replay"},
-    }

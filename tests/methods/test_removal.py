@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 ROOT = Path(__file__).parents[2]
 FILES = {
@@ -52,18 +51,15 @@ for folder in sys.argv[1:]:
 """
 
 
-def names_in(recipes: Path) -> dict[str, str]:
-    """The method of every recipe, by the recipe's name."""
-    found = {path.stem: yaml.safe_load(path.read_text())["model"] for path in recipes.glob("*.yaml")}
-    return {stem: model.get("variant", "promptccd") for stem, model in found.items()}
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
 def test_a_method_is_one_file_and_its_recipes(tmp_path: Path) -> None:
     from promptccd.methods import METHODS
+    from promptccd.training.recipe import sections_of
 
-    recipes, names = names_in(ROOT / "hub_configs" / "methods"), {}
+    read = {path.stem: sections_of(path) for path in (ROOT / "hub_configs" / "methods").glob("*.yaml")}
+    recipes = {stem: values["model"].get("variant", "promptccd") for stem, values in read.items()}
+    names = {}
     for stem, path in FILES.items():
         folder = tmp_path / stem
         shutil.copytree(ROOT / "src", folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))

@@ -24,11 +24,7 @@ from promptccd.methods.vb_cgcd import (
     svi_rate,
 )
 from tests.conftest import TINY_HEAD
-from tests.methods.steps import objective_of
-
-
-def of(*rows: list[float]) -> torch.Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
+from tests.methods.steps import objective_of, of
 
 
 @pytest.mark.parametrize(
@@ -123,22 +119,6 @@ def test_svi_takes_the_step_before_the_rule_holds() -> None:
 
     assert torch.equal(run(30, stop), run(11))  # asked from step 10 on; at the third time 12 steps are done
     assert torch.equal(run(30, lambda state: False), run(30))
-
-
-def test_densities_relabelling_and_a_singular_covariance_by_hand() -> None:
-    gaussians = torch.stack([of([0, 1, 0], [0, 0, 1]), of([1, 2, 0.5], [0, 0.5, 1])])
-    np.testing.assert_allclose(log_densities(of([0.6, 0.2]), gaussians), [[-2.037877, -2.209114]], atol=1e-6)
-    line, clusters = of([-0.5], [0.4], [1.4], [2.9], [3.2], [3.6]), torch.tensor([0, 0, 0, 1, 1, 1])
-    found = shrunk_estimate(line, clusters, 2, torch.eye(1).double(), 0).clamp(
-        min=0.25
-    )  # a floor of variances
-    np.testing.assert_allclose(found[:, 0], [[0.433333, 0.602222], [3.233333, 0.25]], atol=1e-6)
-    best = log_densities(line, torch.cat([of([0, 1])[None], found])).argmax(1)
-    assert best.tolist() == [0, 1, 1, 2, 2, 2]  # the first image leaves
-    few, prior = torch.eye(5).double()[:3], torch.eye(5).double()
-    plain, shrunk = (shrunk_estimate(few, clusters[:3], 1, prior, weight)[0, :, 1:] for weight in (0, 2))
-    assert int(torch.linalg.matrix_rank(plain)) == 2
-    assert float(torch.logdet(shrunk)) == pytest.approx(-3.770523, abs=1e-6)
 
 
 @pytest.fixture(autouse=True)

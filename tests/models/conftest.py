@@ -1,11 +1,14 @@
 """The models are tested over a backbone in which every term shows."""
 
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.models.finished import write_backbone, write_stage
 from tests.order_one import lively_backbone
@@ -29,6 +32,23 @@ def stage_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return write_stage(method, bare, tmp_path_factory.mktemp(method))
 
     return folder
+
+
+@pytest.fixture
+def finished(stage_of: Callable[..., Path], tmp_path: Path) -> Path:
+    """A finished stage to change, with a mixture and prototypes."""
+    return Path(shutil.copytree(stage_of("promptccd"), tmp_path / "finished"))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    """Five pictures on disk, alone in a folder."""
+    paths = [tmp_path / "pictures" / f"{number}.png" for number in range(5)]
+    paths[0].parent.mkdir()
+    for number, path in enumerate(paths):
+        drawn = np.random.default_rng(number).integers(0, 256, (20, 24, 3), dtype=np.uint8)
+        Image.fromarray(drawn).save(path)
+    return paths
 
 
 @pytest.fixture

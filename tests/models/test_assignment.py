@@ -23,10 +23,6 @@ def test_the_nearest_prototype_by_hand() -> None:
     assert found.confidences.tolist() == pytest.approx(chances)
     assert found.margins.tolist() == pytest.approx([1.25, 1.75, 0.35])
     assert (found.rows_of(3), found.num_known) == ([1, 2], 2)
-
-
-def test_the_best_categories_by_hand_and_first_the_one_that_is_assigned() -> None:
-    found = assign(FEATURES, PROTOTYPES, [7, 3], temperature=0.5, keys="abc")
     ids, confidences = nearest(FEATURES, PROTOTYPES, [7, 3], 5, temperature=0.5)
     assert ids.tolist() == [[7, 3], [3, 7], [3, 7]]
     torch.testing.assert_close(confidences[:, 0], found.confidences)
@@ -98,18 +94,15 @@ def test_a_known_spread_by_hand() -> None:
     assert sure.confidences[3] == 1
 
 
-def test_as_likely_of_none_as_of_one_is_not_strange() -> None:
-    spread = CategorySpread(
-        torch.eye(2), torch.ones(1), 1.0, 1.5, border=2.0, slope=4.0, temperature=1.0, separation=1.0
-    )
+@pytest.mark.parametrize(("separation", "tells"), [(0.8999, False), (0.9, True)])
+def test_as_likely_of_none_as_of_one_is_not_strange_and_new_ones_stand_out_from_nine_in_ten(
+    separation: float, tells: bool
+) -> None:
+    spread = CategorySpread(torch.eye(2), torch.ones(1), 1.0, 1.5, 2.0, 4.0, 1.0, separation)
+    assert spread.tells_new is tells
     features = torch.tensor([[3.0, 0.0], [3.001, 0.0]])
     found = assign(features, torch.tensor([[1.0, 0.0]]), [0], temperature=1.0, spread=spread)
     assert found.novel.tolist() == [False, True]
-
-
-@pytest.mark.parametrize(("separation", "tells"), [(0.8999, False), (0.9, True)])
-def test_new_ones_stand_out_from_a_chance_of_nine_in_ten(separation: float, tells: bool) -> None:
-    assert CategorySpread(torch.eye(2), torch.ones(1), 1, 1.5, 2, 4, 1, separation).tells_new is tells
 
 
 def test_one_category_has_no_second_and_none_has_no_images() -> None:
@@ -117,7 +110,6 @@ def test_one_category_has_no_second_and_none_has_no_images() -> None:
     assert alone.second_ids.tolist() == [-1] * 3
     assert alone.second_distances.isinf().all()
     assert alone.confidences.tolist() == [1] * 3
-    assert alone.second_ids.tolist() == [-1] * 3
     nothing = assign(FEATURES[:0], PROTOTYPES[:0], [], temperature=1, rows=torch.empty(0, dtype=torch.int64))
     assert (nothing.ids, nothing.category_ids.tolist(), nothing.rows_of(0)) == ((), [], [])
 

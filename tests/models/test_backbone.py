@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModel
@@ -51,7 +50,13 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ("kind", "method"), [*(pytest.param(*each, marks=pytest.mark.landing) for each in LIVES), *MORE_LIVES]
 )
 def test_a_run_is_trained_saved_loaded_predicted_and_explained(
-    bare: dict[str, Path], kind: str, method: str, image_folder: Path, tmp_path: Path, capsys
+    bare: dict[str, Path],
+    kind: str,
+    method: str,
+    image_folder: Path,
+    pictures: list[Path],
+    tmp_path: Path,
+    capsys,
 ) -> None:
     name, own = METHODS[method]
     values = quick_recipe(
@@ -63,23 +68,13 @@ def test_a_run_is_trained_saved_loaded_predicted_and_explained(
     model = load_model(stage)
     assert torch.equal(AutoModel.from_pretrained(stage).prototypes, model.prototypes)
     assert model.config.vision_config.model_type == BACKBONES[kind][1]().model_type
-    (tmp_path / "pictures").mkdir()
-    for number in range(3):
-        drawn = np.random.default_rng(number).integers(0, 255, (20, 24, 3), dtype=np.uint8)
-        from_array(drawn, tmp_path / "pictures" / f"{number}.png")
-    found = predict_folder(model, stage, tmp_path / "pictures")
+    found = predict_folder(model, stage, pictures[0].parent)
     assert {each.category for each in found.predictions} <= set(model.config.category_ids)
-    explained = explain_image(model, load_view(stage), tmp_path / "pictures" / "0.png")
+    explained = explain_image(model, load_view(stage), pictures[0])
     assert explained.attention.shape == (4, 2, 2)
     assert (explained.prompts is None) == (model.num_prompts == 0)
     assert main(["verify", str(tmp_path / "run"), "--json"]) == 0
     assert not any(check["problem"] for check in json.loads(capsys.readouterr().out))
-
-
-def from_array(drawn: np.ndarray, path: Path) -> None:
-    from PIL import Image
-
-    Image.fromarray(drawn).save(path)
 
 
 @torch.no_grad()
@@ -113,21 +108,6 @@ def test_prompts_of_zero_leave_the_plain_backbone_to_the_bit(
     assert torch.equal(model(pixels, prompted=False).features, expected)
 
 
-@pytest.mark.parametrize("kind", BACKBONES)
-def test_the_plain_backbone_is_that_of_transformers(
-    bare: dict[str, Path], kind: str, pixels: torch.Tensor
-) -> None:
-    model = GCDModel.from_pretrained(bare[kind], **TINY_HEAD)
-    own = {"interpolate_pos_encoding": True} if kind == "dino" else {}
-    theirs = AutoModel.from_pretrained(bare[kind]).eval()(pixels, output_hidden_states=True, **own)
-    tokens, rotation = embed(model.backbone, pixels)
-    before = run_prefix(model.backbone, tokens, rotation)
-    assert torch.equal(before, theirs.hidden_states[-2])
-    whole = run_block(blocks_of(model.backbone)[-1], before, rotation=rotation)
-    torch.testing.assert_close(whole, theirs.hidden_states[-1], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(model(pixels).features, theirs.last_hidden_state[:, 0], rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -137,7 +117,7 @@ def test_the_plain_backbone_is_that_of_transformers(
     ],
 )
 @pytest.mark.parametrize("fast_blocks", [lambda _: None, FastBlocks], ids=["whole", "fast"])
-def test_attention_and_gradients_are_those_of_transformers(
+def test_tokens_attention_and_gradients_are_those_of_transformers(
     kind: str, options: dict[str, Any], fast_blocks: Any, pixels: torch.Tensor
 ) -> None:
     vision = {**BACKBONES[kind][1]().to_dict(), **options}
@@ -145,10 +125,14 @@ def test_attention_and_gradients_are_those_of_transformers(
     model = GCDModel(GCDModel.config_class(vision_config=vision, **TINY_HEAD)).eval()
     backbone, target = model.backbone, torch.randn(3, 32)
     backbone.fast_blocks = fast_blocks(backbone)
-    learning, own = list(blocks_of(backbone)[-1].parameters()), {}
-    if kind == "dino":
-        own = {"interpolate_pos_encoding": True}
+    learning = list(blocks_of(backbone)[-1].parameters())
+    own = {"interpolate_pos_encoding": True} if kind == "dino" else {}
     tokens, rotation = embed(backbone, pixels)
+    states = backbone(pixels, output_hidden_states=True, **own).hidden_states
+    before = run_prefix(backbone, tokens, rotation)
+    assert torch.equal(before, states[-2])
+    whole = run_block(blocks_of(backbone)[-1], before, rotation=rotation)
+    torch.testing.assert_close(whole, states[-1], rtol=1e-5, atol=1e-5)
     found = class_token(backbone, tokens.detach(), rotation)
     got = torch.autograd.grad((found * target).sum(), learning)
     attention = model.attention_row(pixels)

@@ -1,7 +1,10 @@
 """A checkpoint goes through one door: what is published and what we save loads, and the rest is refused."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,15 +18,19 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
     Dinov2Config,
+    Dinov2ForImageClassification,
     Dinov2Model,
     Dinov2WithRegistersConfig,
+    Dinov2WithRegistersForImageClassification,
     Dinov2WithRegistersModel,
     DINOv3ViTConfig,
     DINOv3ViTModel,
+    PreTrainedConfig,
     PreTrainedModel,
     Trainer,
     TrainingArguments,
     ViTConfig,
+    ViTForImageClassification,
     ViTModel,
 )
 
@@ -37,12 +44,12 @@ from promptccd.models import (
     backbone_configuration,
     load_model,
 )
-from promptccd.models.checkpoint import PREPROCESSOR, find_model, load_processor
+from promptccd.models.checkpoint import PREPROCESSOR, FoundModel, find_model, load_processor
 from promptccd.models.configuration import bounds_of
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from tests.conftest import TINY_BACKBONE
+from tests.messages import TEXT
 from tests.models.hostile import GAUSSIAN_NUMBERS, sharded
-from tests.models.test_loading import small
 
 # Configurations and processors as they stand on the Hub, but for their sizes.
 PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
@@ -120,21 +127,22 @@ BUILT: dict[str, tuple[type[PreTrainedModel], Any]] = {
     ),
     "vit": (ViTModel, ViTConfig(intermediate_size=128, **TINY_BACKBONE)),
 }
+HEADED: dict[str, type[PreTrainedModel]] = {
+    "dinov2 of ImageNet": Dinov2ForImageClassification,
+    "registers": Dinov2WithRegistersForImageClassification,
+    "dino": ViTForImageClassification,
+}
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    """A finished stage without its image processor."""
-    small("promptccd").save_pretrained(tmp_path / "finished")
-    return tmp_path / "finished"
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_what_is_published_loads(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "headed"), [*((name, False) for name in PUBLISHED), *((name, True) for name in HEADED)]
+)
+def test_what_is_published_loads(name: str, headed: bool, tmp_path: Path) -> None:
     values, processor = PUBLISHED[name]
     model_class, config = BUILT[values["model_type"]]
-    published = model_class(config)
-    published.save_pretrained(tmp_path)
+    whole = HEADED[name](config) if headed else model_class(config)
+    whole.save_pretrained(tmp_path)
+    published = whole.base_model if headed else whole
     (tmp_path / "config.json").write_text(json.dumps({**TINY_BACKBONE, **values}))
     if processor is not None:
         (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
@@ -148,26 +156,23 @@ def test_what_is_published_loads(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_checkpoint_comes_back_with_its_class_and_fields_and_without_code(
-    name: str, tmp_path: Path
+    name: str, stage_of, tmp_path: Path
 ) -> None:
-    model = small(name)
-    model.save_pretrained(tmp_path)
-    values = json.loads((tmp_path / "config.json").read_text())
-    assert "auto_map" not in values and not list(tmp_path.glob("*.py"))
+    folder = Path(shutil.copytree(stage_of(name), tmp_path / "stage"))
+    model, values = load_model(folder), json.loads((folder / "config.json").read_text())
+    assert "auto_map" not in values and not list(folder.glob("*.py"))
     steering = {
         "auto_map": {"AutoModel": "evil.Evil"},
         "quantization_config": {"quant_method": "x"},
         "layer": 3,
     }
-    (tmp_path / "config.json").write_text(json.dumps({**values, **steering}))
-    found = load_model(tmp_path)
-    assert type(found) is VARIANTS[name]
-    own = {each.name for each in fields(model.config)} & values.keys() - {
-        "architectures",
-        "dtype",
-        "vision_config",
-    }
-    assert all(getattr(found.config, each) == getattr(model.config, each) for each in own)
+    (folder / "config.json").write_text(json.dumps({**values, **steering}))
+    found = load_model(folder)
+    assert type(found) is type(model) is VARIANTS[name]
+    own = {each.name for each in fields(model.config)} - PreTrainedConfig.__dataclass_fields__.keys()
+    assert own >= {"category_ids", "projection_hidden_size"}
+    for each in own - {"vision_config"}:
+        assert getattr(found.config, each) == getattr(model.config, each) == values[each], each
     assert not any(hasattr(found.config, key) for key in steering)
 
 
@@ -266,20 +271,19 @@ def test_shards_and_other_types_load_as_the_same_model(finished: Path) -> None:
     ("name", "accepted", "refused"),
     [("prototypes", 999.0, 1001.0), ("spread_spreads", 1e-9, 0.0), ("mixture.variances", 1e-9, 0.0)],
 )
-def test_buffers_allow_distances(name: str, accepted: float, refused: float, tmp_path: Path) -> None:
-    model = small("promptccd")
-    model.set_measured("spread", CategorySpread(torch.eye(32), torch.ones(2), 1.0, 2.0, 1.5, 4.0, 0.2, 0.95))
-    model.load_mixture(torch.zeros(3, 32), torch.ones(3, 32), torch.zeros(3))
-    model.save_pretrained(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
+def test_buffers_allow_distances(name: str, accepted: float, refused: float, finished: Path) -> None:
+    model = PromptCCDModel.from_pretrained(finished)
+    model.set_measured("spread", CategorySpread(torch.eye(32), torch.ones(3), 1.0, 2.0, 1.5, 4.0, 0.2, 0.95))
+    model.save_pretrained(finished)
+    tensors = load_file(finished / "model.safetensors")
     for value in (accepted, refused):
         tensors[name][1] = torch.eye(32)[0] * value if name == "prototypes" else value
-        save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        save_file(tensors, finished / "model.safetensors", metadata={"format": "pt"})
         if value == accepted:
-            assert PromptCCDModel.from_pretrained(tmp_path).spread is not None
+            assert PromptCCDModel.from_pretrained(finished).spread is not None
         else:
             with pytest.raises(CheckpointError, match=f"{name} of"):
-                PromptCCDModel.from_pretrained(tmp_path)
+                PromptCCDModel.from_pretrained(finished)
 
 
 PROCESSOR = {
@@ -344,9 +348,9 @@ def test_links_of_the_cache_are_followed_and_others_are_not(finished: Path, tmp_
     for number, file in enumerate(sorted(finished.iterdir())):
         shutil.copy(file, blobs / str(number))
         (snapshot / file.name).symlink_to(f"../../blobs/{number}")
-    assert PromptCCDModel.from_pretrained(snapshot).config.category_ids == [0, 1]
+    assert PromptCCDModel.from_pretrained(snapshot).config.category_ids == [0, 1, 4]
     (tmp_path / "called").symlink_to(snapshot)  # a person's own link to a folder is a name for it
-    assert load_model(tmp_path / "called").config.category_ids == [0, 1]
+    assert load_model(tmp_path / "called").config.category_ids == [0, 1, 4]
     for name in ("config.json", "model.safetensors"):
         shutil.copy(finished / name, blobs.parent / name)
         for elsewhere in (finished, blobs.parent):
@@ -363,30 +367,80 @@ def test_a_subfolder_and_its_links_stay_inside(finished: Path, tmp_path: Path) -
     (tmp_path / "repository").mkdir()
     shutil.copytree(finished, tmp_path / "repository" / "inner")
     loaded = PromptCCDModel.from_pretrained(tmp_path / "repository", subfolder="inner")
-    assert loaded.config.category_ids == [0, 1]
+    assert loaded.config.category_ids == [0, 1, 4]
     with pytest.raises(CheckpointError, match="leads out"):
         find_model(tmp_path / "repository" / "inner", subfolder="../../finished")
 
 
 def test_the_pipeline_opens_what_it_is_given(finished: Path, tmp_path: Path) -> None:
+    (finished / PREPROCESSOR).unlink()
     with pytest.raises(CheckpointError, match=r"no preprocessor_config\.json"):
         CategoryDiscoveryPipeline.from_pretrained(finished, device="cpu")
-    (finished / "preprocessor_config.json").write_text(json.dumps(PUBLISHED["dinov2"][1]))
+    (finished / PREPROCESSOR).write_text(json.dumps(PUBLISHED["dinov2"][1]))
     found = CategoryDiscoveryPipeline.from_pretrained(finished, device="cpu", batch_size=2)
     Image.new("RGB", (30, 20)).save(tmp_path / "a.png")
-    assert found(str(tmp_path / "a.png"))["name"] in ("zero", "one")
+    assert found(str(tmp_path / "a.png"))["name"] in ("cat", "dog", "owl")
 
 
 @pytest.mark.parametrize("name", ["promptccd-gcd", "promptccd", "promptccd-pp"])
-def test_trainer_and_accelerate_read_back_every_tensor(name: str, tmp_path: Path) -> None:
-    model = small(name)
-    model.save_pretrained(tmp_path)
-    resumed, dispatched = small(name), small(name)
-    Trainer(resumed, TrainingArguments(tmp_path / "out", report_to=[], use_cpu=True))._load_from_checkpoint(
-        str(tmp_path)
-    )
-    load_checkpoint_and_dispatch(dispatched, str(tmp_path), device_map={"": "cpu"}, strict=True)
-    saved = model.state_dict()
+def test_trainer_and_accelerate_read_back_every_tensor(name: str, stage_of, tmp_path: Path) -> None:
+    place, saved = str(stage_of(name)), load_model(stage_of(name)).state_dict()
+    resumed, dispatched = (VARIANTS[name](load_model(place).config) for _ in range(2))
+    arguments = TrainingArguments(tmp_path / "out", report_to=[], use_cpu=True)
+    Trainer(resumed, arguments)._load_from_checkpoint(place)
+    load_checkpoint_and_dispatch(dispatched, place, device_map={"": "cpu"}, strict=True)
     for other in (resumed, dispatched):
         assert other.state_dict().keys() == saved.keys()
         assert all(torch.equal(value, saved[key]) for key, value in other.state_dict().items())
+
+
+def test_a_fresh_process_knows_every_variant(stage_of) -> None:
+    code = (
+        "import sys; from promptccd.models import load_model; print(type(load_model(sys.argv[1])).__name__)"
+    )
+    argv = [sys.executable, "-c", code, str(stage_of("promptccd-gcd"))]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "GCDModel"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("team/model", "No model 'team/model': no such folder, and team/model: "),
+        ("./model", "No model './model': no such folder. Nothing is at './model'; "),
+        (
+            "images/model",
+            "No model 'images/model': no such folder. Nothing is at 'images/model'; 'images' holds",
+        ),
+        ("photograph", r"Did you mean 'photographs'\?"),
+        ("photographs", TEXT["no-model-in-photographs"]),  # a folder of that name comes first
+        ("images", "No model in 'images': it has no config.json. Give a finished stage or a backbone."),
+        ("dino_vitbase16_pretrain.pth", TEXT["pretrain-pth-is-a-file-convert"]),
+    ],
+)
+def test_the_error_says_why_there_is_no_model(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a network a name "had no config.json", and a folder of images was "no such folder"."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("images", "photographs"):
+        Path(folder).mkdir()
+    Path("dino_vitbase16_pretrain.pth").write_bytes(b"PK\x03\x04")
+    with pytest.raises(OSError, match=said):
+        find_model(name)
+
+
+def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a_model(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    for number in (10, 9, 0):
+        (run / f"stage{number}").mkdir(parents=True)
+        (run / f"stage{number}" / "config.json").write_text(f'{{"stage": {number}}}')
+    (run / "stage of mind").mkdir()
+    with pytest.raises(OSError, match=TEXT["is-a-run-give-a-stage"]):
+        find_model(run)
+    assert find_model(run, subfolder="stage9").values == {"stage": 9}
+    (run / "config.json").write_text("{}")
+    assert find_model(run) == FoundModel(str(run), str(run))
+    with pytest.raises(CheckpointError, match=f"{re.escape(str(run))} has .* bare backbone of type dinov2"):
+        PromptCCDModel.from_pretrained(run)

@@ -1,19 +1,18 @@
 """What the models of all methods do alike: answers on request, prompts drawn anew, categories of their own."""
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
+from transformers import AutoModel
 
 from promptccd import GCDModel
 from promptccd.clustering import CalibratedMixture
 from promptccd.data.randomness import torch_generator
-from promptccd.models import VARIANTS, CategoryDiscoveryModel
+from promptccd.models import CategoryDiscoveryModel
 from tests.conftest import TINY_HEAD
-from tests.models.finished import BACKBONES, METHODS
+from tests.models.finished import METHODS
 from tests.order_one import fill
 
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -24,25 +23,10 @@ PIXELS = torch.randn(3, 3, 16, 16, generator=torch_generator("pixels"))
 Built = Callable[[str], CategoryDiscoveryModel]
 
 
-@pytest.fixture(scope="module")
-def built() -> Built:
-    """A model of a method over DINOv3, in which every term shows, with a mixture where it has one."""
-    models: dict[str, CategoryDiscoveryModel] = {}
-
-    def model_of(method: str) -> CategoryDiscoveryModel:
-        if method not in models:
-            name, own = METHODS[method]
-            vision = BACKBONES["dinov3"][1]().to_dict()
-            model = models[method] = VARIANTS[name](
-                VARIANTS[name].config_class(vision_config=vision, **TINY_HEAD, **own)
-            )
-            fill(model)
-            if model.mixture is not None:
-                means = F.normalize(torch.randn(6, 32, generator=torch_generator("means")), dim=1)
-                model.load_mixture(means, torch.full((6, 32), 0.02), torch.zeros(6))
-        return copy.deepcopy(models[method]).eval()
-
-    return model_of
+@pytest.fixture
+def built(stage_of: Callable[..., Path]) -> Built:
+    """A finished model of a method over DINOv3, in which every term shows."""
+    return lambda method: AutoModel.from_pretrained(stage_of(method, "dinov3"))
 
 
 @every_method

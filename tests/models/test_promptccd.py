@@ -1,23 +1,30 @@
-"""The model: sizes, what learns, prompts, and the way through disk."""
+"""PromptCCD: sizes, what learns, prompts and mixtures by formulas written out, and the way through disk."""
 
-import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AutoModel, Dinov2Config, ViTConfig
+from transformers import Dinov2Config, ViTConfig
 
-from promptccd import PromptCCDConfig, PromptCCDModel
+from promptccd import PromptCCDConfig, PromptCCDModel, PromptCCDPlusPlusModel
+from promptccd.clustering.parts import PartLabeller, objectness
+from promptccd.data.randomness import torch_generator
 from promptccd.methods.classifier import CosineClassifier, LinearClassifier
+from promptccd.methods.promptccd import GaussianMixture
 from promptccd.models import VARIANTS, CategorySpread
+from promptccd.models.assignment import assign
 from promptccd.models.backbone import blocks_of
 from promptccd.models.head import ProjectionHead
 from tests.conftest import TINY_HEAD
 from tests.models.hostile import first, tensors
+
+PIXELS = (40, 3, 16, 16)
 
 
 def test_only_the_last_block_and_the_head_learn(model: PromptCCDModel) -> None:
@@ -26,24 +33,35 @@ def test_only_the_last_block_and_the_head_learn(model: PromptCCDModel) -> None:
     assert all(name.startswith(("backbone.encoder.layer.2.", "head.")) for name in learning)
 
 
-@pytest.mark.parametrize(
-    ("config", "block"),
-    [(ViTConfig(patch_size=16), 7_087_872), (Dinov2Config(patch_size=14), 7_089_408)],
-    ids=["dino", "dinov2"],
-)
-def test_learnable_parameters_of_the_paper(config: ViTConfig | Dinov2Config, block: int) -> None:
-    with torch.device("meta"):
-        model = PromptCCDModel(PromptCCDConfig(vision_config=config))
-    counts = {"backbone": 0, "head": 0}
-    for name, parameter in model.named_parameters():
-        counts[name.split(".")[0]] += parameter.numel() if parameter.requires_grad else 0
-    assert counts == {"backbone": block, "head": 23_073_024}
+LEARN = {"backbone": 7_089_408, "head": 23_073_024}  # the last block of DINOv2, and the projection head
+SIMGCD = {**LEARN, "head": 6_295_808}
+POOLS = {**LEARN, "pools": 8 * 168_960}
+# What learns of a variant with these options, by part, at the sizes of the papers.
+PAPERS: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
+    "dino": ("promptccd", {"vision_config": ViTConfig(patch_size=16)}, {**LEARN, "backbone": 7_087_872}),
+    "dinov2": ("promptccd", {"num_components": 100}, LEARN),
+    "l2p": ("promptccd-b", {"pool": "l2p"}, {**LEARN, "pool": 46_080}),
+    "dualprompt": ("promptccd-b", {"pool": "dualprompt"}, {**LEARN, "pool": 253_440}),
+    "parts": ("promptccd-pp", {}, {**POOLS, "router": 14_690_720}),  # the paper says 46.3M from rounded parts
+    "parts, later stages": ("promptccd-pp", {"stage": 0}, POOLS),
+    "simgcd of 100": ("simgcd", {"num_classes": 100}, {**SIMGCD, "classifier": 100 * 768}),
+    "simgcd of 200": ("simgcd", {"num_classes": 200}, {**SIMGCD, "classifier": 200 * 768}),
+}
 
 
-def test_mixture_has_the_papers_parameter_count() -> None:
+@pytest.mark.parametrize("name", PAPERS)
+def test_as_many_parameters_learn_as_the_papers_say(name: str) -> None:
+    variant, options, expected = PAPERS[name]
     with torch.device("meta"):
-        mixture = PromptCCDModel(PromptCCDConfig(num_components=100)).mixture
-    assert mixture.num_parameters == 1537 * 100
+        model = VARIANTS[variant](
+            VARIANTS[variant].config_class(**{"vision_config": {"model_type": "dinov2"}, **options})
+        )
+    counts = Counter[str]()
+    for parameter_name, parameter in model.named_parameters():
+        counts[parameter_name.split(".")[0]] += parameter.numel() * parameter.requires_grad
+    assert +counts == expected
+    if model.mixture is not None:
+        assert model.mixture.num_parameters == 1537 * model.config.num_components
 
 
 @pytest.mark.parametrize(("place", "passes"), [("first", 2), ("last", 1)])
@@ -133,20 +151,6 @@ def test_similarities_through_the_gram_matrix_are_exact(rows: int) -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(one.abs().max()))
 
 
-@pytest.fixture
-def finished(model: PromptCCDModel, tmp_path: Path) -> Path:
-    """A finished checkpoint with a mixture and prototypes."""
-    generator = torch.Generator().manual_seed(5)
-    model.load_mixture(
-        torch.randn(7, 32, generator=generator),
-        torch.rand(7, 32, generator=generator) + 0.1,
-        torch.randn(7, generator=generator),
-    )
-    model.set_categories(torch.randn(3, 32, generator=generator), [0, 1, 5], ["a", "b", "discovered 5"])
-    model.save_pretrained(tmp_path / "finished")
-    return tmp_path / "finished"
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -168,12 +172,6 @@ def test_a_checkpoint_that_is_not_whole_is_refused_by_name(
         tensors(change)(tmp_path / "broken")
         with pytest.raises(ValueError, match=named):
             PromptCCDModel.from_pretrained(tmp_path / "broken", **TINY_HEAD)
-
-
-def test_saved_configuration_names_no_folder(finished: Path, tmp_path: Path) -> None:
-    again = AutoModel.from_pretrained(finished)
-    again.save_pretrained(tmp_path / "again")
-    assert str(tmp_path) not in json.dumps(json.loads((tmp_path / "again" / "config.json").read_text()))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -243,28 +241,22 @@ def test_categories_keep_their_spread_when_others_come(model: PromptCCDModel, tm
     model.set_categories(prototypes[:2], [0, 5], ["a", "b"])
     assert model.spread is None
     turn = torch.randn(32, 32) / 4
-    model.set_measured(
-        "spread", CategorySpread(turn, torch.tensor([0.5, 2.0]), 1.2, 2.0, 1.5, 4.0, 0.2, 0.95)
-    )
+    spread = CategorySpread(turn, torch.tensor([0.5, 2.0]), 1.2, 2.0, 1.5, 4.0, 0.2, 0.95)
+    model.set_measured("spread", spread)
     model.set_categories(prototypes, [5, 9, 0, 10], list("bcad"))
     model.save_pretrained(tmp_path / "with spread")
     again = PromptCCDModel.from_pretrained(tmp_path / "with spread")
     assert again.spread.spreads.tolist() == pytest.approx([2.0, 1.68, 0.5, 1.68])
     features = F.normalize(torch.randn(40, 32), dim=1)
+    spread = spread.of([1, None, 0, None])
+    expected = assign(features, prototypes, [5, 9, 0, 10], temperature=9.0, spread=spread)
+    assert 0 < expected.novel.sum() < 40
     squared = torch.cdist(features @ turn, prototypes @ turn).square()
-    distances, nearest = squared / 1.2, (squared / again.spread.spreads).amin(1).sqrt()
+    torch.testing.assert_close(expected.distances, squared.amin(1) / 1.2)
     for each in (model, again):
         found = each.assign(7 * features)
-        best = distances.argmin(1)
-        assert torch.equal(found.category_ids, torch.tensor([5, 9, 0, 10])[best])
-        torch.testing.assert_close(found.distances, distances.gather(1, best[:, None])[:, 0])
-        chances = 1 / (1 + (4 * (nearest - 1.5)).exp())
-        shares = (-distances.sqrt() / 0.2).softmax(1).amax(1)
-        torch.testing.assert_close(found.confidences, shares * chances)
-        assert torch.equal(found.novel, nearest > 1.5)
-        assert 0 < found.novel.sum() < 40
-        second = distances.scatter(1, best[:, None], torch.inf).argmin(1)
-        torch.testing.assert_close(found.second_distances, distances.gather(1, second[:, None])[:, 0])
+        for name in ("category_ids", "confidences", "distances", "second_ids", "second_distances", "novel"):
+            torch.testing.assert_close(getattr(found, name), getattr(expected, name))
     model.set_measured("spread", None)
     model.save_pretrained(tmp_path / "without")
     without = PromptCCDModel.from_pretrained(tmp_path / "without")
@@ -341,3 +333,139 @@ def test_a_classifier_that_grows_learns_if_it_did_before(kind: type[CosineClassi
     classifier.requires_grad_(learns).grow(torch.randn(3, 4))
     assert classifier.num_classes == 5
     assert {parameter.requires_grad for parameter in classifier.parameters()} == {learns}
+
+
+def covariances(count: int, width: int) -> torch.Tensor:
+    """Matrices whose Cholesky factor is far from its own transpose, and whose spreads differ threefold."""
+    factors = torch.randn(count, width, width, generator=torch_generator("factors")).tril()
+    factors = factors * torch.linspace(0.3, 0.9, count)[:, None, None] / width**0.5
+    return factors @ factors.transpose(1, 2) + 0.01 * torch.eye(width)
+
+
+@pytest.mark.parametrize("kind", ["diag", "spherical"])
+def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
+    kind: str, backbone_folder: Path
+) -> None:
+    """Weights, spreads and lengths of means differ, so that a longer query would choose others."""
+    model = PromptCCDModel.from_pretrained(
+        backbone_folder, covariance_type=kind, prompts_per_image=3, **TINY_HEAD
+    )
+    full = covariances(8, 32)
+    variances = {
+        "diag": full.diagonal(dim1=1, dim2=2),
+        "spherical": full.diagonal(dim1=1, dim2=2).mean(1, keepdim=True),
+    }[kind]
+    means = torch.randn(8, 32) * torch.linspace(0.02, 0.2, 8)[:, None]
+    log_weights = torch.randn(8).log_softmax(0)
+    model.load_mixture(means, variances, log_weights)
+    pixels = torch.randn(PIXELS)
+    output = model(pixels, prompted=True)
+
+    def ranked(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        matrices = variances.expand_as(means).diag_embed()
+        normal = torch.distributions.MultivariateNormal(means.double(), matrices.double())
+        best = (log_weights + normal.log_prob(query.double()[:, None])).topk(3)
+        return best.indices, best.values
+
+    feature = model.backbone(pixels).last_hidden_state[:, 0]
+    components, scores = ranked(F.normalize(feature, dim=-1))
+    assert torch.equal(output.components, components)
+    torch.testing.assert_close(output.scores.double(), scores, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(ranked(feature)[0], components)
+    query = F.normalize(feature, dim=-1)
+    expected = model.mixture.log_joint(query)
+    with torch.autocast("cpu", torch.bfloat16):  # large terms are subtracted
+        assert torch.equal(model.mixture.log_joint(query), expected)
+
+
+def test_a_mixture_prompts_from_its_first_component_on(backbone_folder: Path) -> None:
+    model = PromptCCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
+    pixels = torch.randn(2, 3, 16, 16)
+    for count in (0, 1, 2):
+        model.load_mixture(torch.ones(count, 32), torch.ones(count, 32), torch.zeros(count))
+        assert model.config.component_categories == [-1] * count
+        output, plain = model(pixels, prompted=True), model(pixels, prompted=False)
+        assert torch.equal(output.features, plain.features) == (count == 0)
+        assert (output.components is None) == (count == 0)
+        assert count == 0 or output.components.shape == (2, count)
+
+
+def test_prompts_are_ranked_in_float32_where_the_model_is_not(backbone_folder: Path) -> None:
+    model = PromptCCDModel.from_pretrained(backbone_folder, dtype=torch.bfloat16, **TINY_HEAD)
+    model.load_mixture(0.2 * torch.randn(8, 32), torch.full((8, 32), 0.01), torch.zeros(8))
+    pixels = torch.randn(PIXELS)
+    feature = model(pixels, prompted=False).features.float()
+    expected = model.mixture.log_joint(feature / feature.norm(dim=1, keepdim=True))
+    found = model(pixels, prompted=True)
+    torch.testing.assert_close(found.scores, expected.gather(1, found.components), rtol=1e-5, atol=1e-4)
+
+
+def test_random_prompts_follow_neither_likelihood_nor_order(backbone_folder: Path) -> None:
+    model = PromptCCDModel.from_pretrained(
+        backbone_folder, prompts_per_image=2, random_prompts=True, **TINY_HEAD
+    )
+    model.load_mixture(0.2 * torch.randn(8, 32), torch.full((8, 32), 0.1), torch.zeros(8))
+    pixels = torch.randn(PIXELS)
+    chosen = model(pixels, prompted=True).components
+    assert torch.equal(chosen, model(pixels, prompted=True).components)
+    assert chosen.unique().numel() == 8
+    assert chosen[:, 0].bincount(minlength=8).max() < 20  # no favourite
+    model.config.random_prompts = False
+    nearest = model(pixels, prompted=True).components
+    assert (chosen == nearest).float().mean() < 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "variances", "deviations"),
+    [
+        ("diag", [300.0, 99.0], [200**0.5, 0]),
+        ("spherical", [300.0], [200**0.5] * 2),
+    ],
+)
+def test_replay_leaves_the_floor_of_variances_out(kind: Any, variances: list, deviations: list) -> None:
+    mixture = GaussianMixture(1, 2, kind)
+    mixture.load(torch.tensor([[3.0, -1.0]]), torch.tensor([variances]), torch.zeros(1), torch.tensor(100.0))
+    noise = torch.randn(5, 2, generator=torch_generator("replay"))
+    expected = torch.tensor([3.0, -1.0]) + noise * torch.tensor(deviations)
+    torch.testing.assert_close(mixture.sample(5, torch_generator("replay")), expected)
+
+
+def test_a_score_at_the_threshold_is_background() -> None:
+    """0.6 itself is not above 0.6; the centres tell whether a patch was masked."""
+    labeller = PartLabeller(2, 3)
+    labeller.load(
+        {
+            "object_direction": torch.tensor([1.0, 0, 0]),
+            "object_range": torch.tensor([0.0, 1.0]),
+            "projection": torch.eye(3),
+            "centres": torch.tensor([[0.0, 0, 0], [0.6, 0, 0]]),
+        }
+    )
+    above = torch.nextafter(torch.tensor(0.6), torch.tensor(1.0))
+    patches = torch.stack([torch.tensor(0.6), above])[None, :, None] * torch.tensor([1.0, 0, 0])
+    assert labeller(patches).tolist() == [[0, 1]]
+
+
+def test_scores_of_objects_are_a_share_of_their_range_even_of_one_without_width() -> None:
+    features = torch.tensor([[-1.0], [0.0], [1.0], [3.0], [4.0], [9.0]])
+    for high, expected in ((4.0, [0, 0, 0.25, 0.75, 1, 1]), (0.0, [0, 0, 1, 1, 1, 1])):
+        assert objectness(features, torch.ones(1), torch.tensor([0.0, high])).tolist() == expected
+
+
+@pytest.mark.moderate
+def test_the_backbone_stays_in_eval_mode_while_the_rest_trains(
+    backbone_folder: Path, model: PromptCCDModel
+) -> None:
+    """Dropout of the backbone would act otherwise: its configuration asks for some."""
+    parts = PromptCCDPlusPlusModel.from_pretrained(
+        backbone_folder, num_parts=3, pool_size=5, prompt_length=2, **TINY_HEAD
+    )
+    pixels = torch.randn(4, 3, 16, 16)
+    for each in (parts, model):
+        assert each.config.vision_config.hidden_dropout_prob > 0
+        each.train()
+        assert each.head.training
+        assert not any(module.training for module in each.backbone.modules())
+        one, other = each(pixels, project=True), each(pixels, project=True)
+        assert torch.equal(one.bottleneck, other.bottleneck)
+        assert torch.equal(one.features, each.eval()(pixels).features)

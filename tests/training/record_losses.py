@@ -9,25 +9,24 @@ import sys
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe
-from promptccd.training.stage_trainer import StageTrainer
 
 torch.set_num_threads(1)
 rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 losses: list[float] = []
-original = StageTrainer.losses
+original = Accelerator.backward
 
 
-def recorded(*args, **kwargs):
-    parts = original(*args, **kwargs)
-    losses.append(float(parts["loss"]))
-    return parts
+def recorded(accelerator: Accelerator, loss: torch.Tensor) -> None:
+    losses.append(float(loss))
+    original(accelerator, loss)
 
 
-StageTrainer.losses = recorded
+Accelerator.backward = recorded
 for path in map(Path, sys.argv[1:]):
     losses.clear()
     if processes > 1:  # a finished run leaves its process group: the next one meets in a file of its own

@@ -5,7 +5,6 @@ the wide outputs of the head are formed. Letters as everywhere; T tokens, S thos
 """
 
 import math
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from transformers import Dinov2Model
 
 Weights = dict[str, Tensor]
-Added = Tensor | float  # what prompts add to the loss
+Added = dict[str, Tensor]  # what prompts add to the loss, by name
 # Small sizes of prompts, and weights that show.
 POOL = {"pool_size": 6, "prompt_length": 3, "prompts_per_image": 2}
 PARTS = {
@@ -63,13 +62,10 @@ class Networks:
         w: Weights,
         tokens: Tensor,
         prefixes: dict[int, Any] | None = None,
-        before_last: Callable[[Tensor], Tensor] = lambda tokens: tokens,
     ) -> tuple[Tensor, Tensor]:
         """Tokens after the final norm ``(B, T, D)``; attention of the last block ``(B, H, T, S)``."""
         heads, attention = self.config.num_attention_heads, tokens
         for number in range(self.config.num_hidden_layers):
-            if number == self.config.num_hidden_layers - 1:
-                tokens = before_last(tokens)
             at = f"backbone.encoder.layer.{number}."
             x = norm(w, f"{at}norm1", tokens)
             query, key, value = (linear(w, f"{at}attention.{each}_proj", x) for each in "qkv")
@@ -84,7 +80,7 @@ class Networks:
 
     def plain(self, w: Weights, pixels: Tensor, prompted: bool = False) -> tuple[Tensor, Added]:
         """GCD: [CLS] of the backbone."""
-        return self.run(w, self.embed(pixels))[0][:, 0], 0.0
+        return self.run(w, self.embed(pixels))[0][:, 0], {}
 
     def with_tokens(self, w: Weights, pixels: Tensor, prompts: Tensor) -> Tensor:
         """[CLS] with prompts ``(B, P, D)`` behind it, each at the position of [CLS]."""
@@ -95,7 +91,7 @@ class Networks:
         """Top-k keys for the pretrained [CLS], and their cosine distance (Eq. 8)."""
         cosines = unit(self.plain(self.pretrained, pixels)[0]) @ unit(w["pool.keys"]).T
         top = cosines.topk(self.model.prompts_per_image)
-        return top.indices, 0.1 * (1 - top.values).sum(1).mean()
+        return top.indices, {"cos": 0.1 * (1 - top.values).sum(1).mean()}
 
     def l2p(self, w: Weights, pixels: Tensor, prompted: bool) -> tuple[Tensor, Added]:
         """PromptCCD-B: chosen prompts are tokens."""
@@ -119,24 +115,7 @@ class Networks:
         query = unit(self.plain(w, pixels)[0].detach())[:, None]
         density = torch.distributions.MultivariateNormal(means, covariances(means, variances)).log_prob(query)
         best = (log_weights + density).topk(min(self.model.prompts_per_image, len(means))).indices
-        return self.with_tokens(w, pixels, means[best]), 0.0
-
-    def moved_gaussians(self, w: Weights, pixels: Tensor, prompted: bool) -> tuple[Tensor, Added]:
-        """The likeliest mean less that of all, in three copies as long as the patches, before the last block."""
-        if not prompted:
-            return self.plain(w, pixels)
-        means, variances, log_weights = (value.double() for value in self.mixture[:3])
-        query = unit(self.plain(w, pixels)[0].detach())[:, None]
-        density = torch.distributions.MultivariateNormal(means, covariances(means, variances)).log_prob(query)
-        centred = means - means.mean(0)
-        chosen = centred[(log_weights + density).argmax(-1)]
-
-        def prompted_by_it(tokens: Tensor) -> Tensor:
-            factor = tokens[:, 1:].norm(dim=-1).mean(1) / centred.norm(dim=-1).mean()
-            prompt = (chosen * factor[:, None])[:, None]
-            return torch.cat([tokens[:, :1], prompt, prompt, prompt, tokens[:, 1:]], dim=1)
-
-        return self.run(w, self.embed(pixels), before_last=prompted_by_it)[0][:, 0], 0.0
+        return self.with_tokens(w, pixels, means[best]), {}
 
     def part_labels(self, tokens: Tensor) -> Tensor:
         """Nearest centre of every pretrained patch ``(B, L)``; what scores 0.6 or less is set to zero."""
@@ -189,14 +168,16 @@ class Networks:
         """PromptCCD++ (Eqs. 14 to 16)."""
         tokens, share = self.embed(pixels), lambda logits: logits.softmax(-1).mean(1)
         features, logits, distances = self.modulated(w, tokens)
-        cos = distances.mean()
+        cos = {"cos": distances.mean()}
         if not self.teacher:
             route = F.cross_entropy(logits.flatten(0, 1), self.part_labels(tokens).flatten())
-            return features, cos + 0.1 * route
+            return features, {**cos, "route": 0.1 * route}
         theirs, their_logits, _ = self.modulated(self.teacher, tokens)
         distill = (self.held(w, features) - self.held(self.teacher, theirs)).square().sum(1)
         anchor = (share(logits) * (share(logits) / share(their_logits)).log()).sum(1)
-        return features, cos + self.model.distill_weight * (distill + anchor).mean()
+        held = {"distill": distill, "anchor": anchor}  # the divergence of ours from theirs
+        weight = self.model.distill_weight
+        return features, cos | {name: weight * value.mean() for name, value in held.items()}
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tensor]:

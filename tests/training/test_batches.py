@@ -1,7 +1,6 @@
 """The loss of every method, term by term, against the formulas written out."""
 
 import copy
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import Tensor
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import METHODS as BY_NAME
 from promptccd.methods import StageContext
-from promptccd.methods.base import info_nce_loss, supervised_contrastive_loss
 from promptccd.methods.processes import Rows
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.training.options import TrainingArguments
@@ -25,19 +23,11 @@ ARGUMENTS = TrainingArguments(
     temperature_unsupervised=0.7, temperature_supervised=0.3, supervised_weight=0.35, prompt_warmup_epochs=1
 )
 LABELS = torch.tensor([4, 0, 4, 4, 2])
-MOVED = {
-    "prompts_per_image": 1,
-    "prompt_place": "last",
-    "prompt_copies": 3,
-    "prompt_scale": "tokens",
-    "prompt_centred": True,
-}
 METHODS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gcd": ("plain", "promptccd-gcd", {}),
     "l2p": ("l2p", "promptccd-b", {"pool": "l2p", **POOL}),
     "dualprompt": ("dualprompt", "promptccd-b", {"pool": "dualprompt", **POOL}),
     "mixture": ("gaussians", "promptccd", {"prompts_per_image": 2}),
-    "moved prompts": ("moved_gaussians", "promptccd", MOVED),
     "parts": ("parts", "promptccd-pp", PARTS),
     "parts, [CLS] held": ("parts", "promptccd-pp", {**PARTS, "anchor_on": "cls"}),
 }
@@ -109,24 +99,7 @@ def terms_of(
     method: str, nets: Networks, w: Weights, pixels: Tensor, prompted: bool, labelled: bool
 ) -> dict[str, Tensor]:
     """Every term by name, weighted as it enters the loss."""
-    nets.model, options = copy.copy(nets.model), vars(nets.model)
-    if METHODS[method][0] == "parts":
-        tokens = nets.embed(pixels)
-        features, logits, distances = nets.modulated(w, tokens)
-        added = {"cos": distances.mean()}
-        if nets.teacher:
-            theirs, their_logits, _ = nets.modulated(nets.teacher, tokens)
-            ours, theirs = nets.held(w, features), nets.held(nets.teacher, theirs)
-            share, their_share = (each.softmax(-1).mean(1) for each in (logits, their_logits))
-            added["distill"] = options["distill_weight"] * (ours - theirs).square().sum(1).mean()
-            divergence = (share * (share.log() - their_share.log())).sum(1)  # of ours from theirs
-            added["anchor"] = options["distill_weight"] * divergence.mean()
-        else:
-            route = -logits.log_softmax(-1).gather(-1, nets.part_labels(tokens)[..., None])
-            added["route"] = 0.1 * route.mean()
-    else:
-        features, cos = getattr(nets, METHODS[method][0])(w, pixels, prompted)
-        added = {"cos": cos} if isinstance(cos, Tensor) else {}
+    features, added = getattr(nets, METHODS[method][0])(w, pixels, prompted)
     z, rows = nets.project(w, features), torch.arange(10)
     terms = {"info_nce": eq5(z, rows[:, None] == (rows + 5) % 10, 0.7)}
     loss = terms["info_nce"]
@@ -189,25 +162,3 @@ def test_the_loss_and_its_gradient_are_those_of_the_formulas(
     largest = max(float(each.abs().max()) for each in theirs)
     for name, one, other in zip(learning, ours, theirs, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-5 * largest, msg=name)
-
-
-def similarities(rows: int) -> torch.Tensor:
-    unit = F.normalize(torch.randn(rows, 7, generator=torch.Generator().manual_seed(0)), dim=1)
-    return unit @ unit.T
-
-
-def test_gradients_are_finite_and_pull_views_together() -> None:
-    raw = torch.randn(8, 5, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    unit = F.normalize(raw, dim=1)
-    loss = info_nce_loss(unit @ unit.T) + supervised_contrastive_loss(unit @ unit.T, torch.arange(4))
-    (gradient,) = torch.autograd.grad(loss, raw)
-    assert torch.isfinite(gradient).all()
-    with torch.no_grad():
-        moved = F.normalize(raw - 0.1 * gradient, dim=1)
-    assert float(info_nce_loss(moved @ moved.T)) < float(info_nce_loss((unit @ unit.T).detach()))
-
-
-@pytest.mark.parametrize("temperature", [0.07, 1.0])
-def test_loss_of_embeddings_that_are_all_alike(temperature: float) -> None:
-    similarities = torch.full((14, 14), 0.3)
-    assert math.isclose(float(info_nce_loss(similarities, temperature)), math.log(13), rel_tol=1e-6)

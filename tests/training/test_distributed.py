@@ -34,13 +34,30 @@ from tests.conftest import coloured_images
 SCRIPT = Path(__file__).with_name("record_losses.py")
 
 
-@pytest.mark.parametrize("batch_size", [16, 15])
-def test_shards_of_two_processes_are_the_batch_of_one(batch_size: int) -> None:
-    plan = BatchPlan(41, batch_size, seed=1, stage=1)
+@pytest.mark.parametrize(("batch_size", "exemplars"), [(16, 0), (15, 0), (9, 5)])
+def test_shards_of_two_processes_are_the_batch_of_one_and_a_resumed_stage_goes_on_where_it_was(
+    batch_size: int, exemplars: int
+) -> None:
+    plan = BatchPlan(41, batch_size, seed=1, stage=1, num_exemplars=exemplars)
     whole = list(plan.shares(2))
     shares = [list(plan.shares(2, num_processes=2, rank=rank)) for rank in (0, 1)]
     assert whole == [one + other for one, other in zip(*shares, strict=True)]
     assert all(one and other for one, other in zip(*shares, strict=True))
+    assert len(whole) == 2 * plan.steps
+    assert list(plan.shares(2, (1, 2))) == whole[plan.steps + 2 :]
+
+
+@pytest.mark.parametrize(
+    ("num_images", "least", "steps"),
+    [(41, 0.0, 5), (42, 0.0, 6), (26, 0.0, 4), (26, 0.5, 3), (28, 0.5, 4), (3, 0.5, 1)],
+)
+def test_every_image_is_seen_once_an_epoch_but_for_a_lone_rest_or_one_below_the_least(
+    num_images: int, least: float, steps: int
+) -> None:
+    plan = BatchPlan(num_images, 8, seed=1, stage=0, least=least)
+    batches = list(plan.shares(1))
+    assert len(batches) == plan.steps == steps
+    assert len({index for batch in batches for _, index in batch}) == min(num_images, 8 * steps)
 
 
 def test_of_more_processes_than_images_some_take_one_that_does_not_count(tmp_path: Path) -> None:
@@ -61,19 +78,6 @@ def test_of_more_processes_than_images_some_take_one_that_does_not_count(tmp_pat
         ([[[6.0] * 3]] * 2, [[[0.0] * 3]] * 2),
         ([[[6.0] * 3]] * 2, [[[2.0] * 3]] * 2),
     ]
-
-
-def test_every_image_is_seen_once_an_epoch_and_a_lone_rest_is_left_out() -> None:
-    plan = BatchPlan(41, 8, seed=1, stage=0)
-    batches = list(plan.shares(1))
-    assert len(batches) == plan.steps == 5
-    assert len({index for batch in batches for _, index in batch}) == 40
-    assert len(list(BatchPlan(42, 8, seed=1, stage=0).shares(1))) == 6
-
-
-def test_a_resumed_stage_goes_on_where_it_was() -> None:
-    plan = BatchPlan(41, 8, seed=1, stage=0)
-    assert list(plan.shares(3, (1, 2))) == list(plan.shares(3))[7:]
 
 
 def on_two_processes(work: Callable[[int], Any], folder: Path) -> list[Any]:
@@ -145,12 +149,17 @@ def test_what_one_process_was_asked_all_are_asked_and_no_device_is(
     assert on_two_processes(work, tmp_path) == [(any(expected), *expected)] * 2
 
 
+@pytest.fixture
+def images() -> StageImages:
+    """An odd number of them."""
+    stream = StageStream.from_dataset(coloured_images(3, 7), class_blocks=[2, 1], cuts=[[0.5, 1.0], [1.0]])
+    return StageImages.read(stream[1], 0, progress_bar)
+
+
 @pytest.mark.moderate
 def test_features_of_two_processes_are_those_of_one_in_its_order(
-    model: PromptCCDModel, tmp_path: Path
+    model: PromptCCDModel, images: StageImages, tmp_path: Path
 ) -> None:
-    stream = StageStream.from_dataset(coloured_images(3, 7), class_blocks=[2, 1], cuts=[[0.5, 1.0], [1.0]])
-    images = StageImages.read(stream[1], 0, progress_bar)
     view = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=16)))
 
     def features() -> torch.Tensor:
@@ -164,11 +173,9 @@ def test_features_of_two_processes_are_those_of_one_in_its_order(
 
 @pytest.mark.moderate
 def test_every_process_has_the_mixture_that_the_first_one_fitted(
-    model: PromptCCDModel, tmp_path: Path
+    model: PromptCCDModel, images: StageImages, tmp_path: Path
 ) -> None:
     """Also where features are not the same to the last bit, or, here, not at all."""
-    stream = StageStream.from_dataset(coloured_images(3, 7), class_blocks=[2, 1], cuts=[[0.5, 1.0], [1.0]])
-    images = StageImages.read(stream[1], 0, progress_bar)
     features = torch.nn.functional.normalize(torch.randn(len(images), 32), dim=1)
 
     def fitted(rank: int, num_processes: int = 2) -> list[list]:

@@ -73,15 +73,6 @@ def test_a_batch_is_half_of_the_stream_and_half_of_the_memory(batch_size: int, n
         assert rounds[0] != rounds[1]
 
 
-def test_processes_share_a_batch_of_two_sources_and_go_on_where_it_was() -> None:
-    plan = BatchPlan(23, 9, 1, 1, num_exemplars=5)
-    whole = list(plan.shares(2))
-    shares = [list(plan.shares(2, num_processes=2, rank=rank)) for rank in (0, 1)]
-    assert whole == [one + other for one, other in zip(*shares, strict=True)]
-    assert len(whole) == 10
-    assert list(plan.shares(2, (1, 2))) == whole[7:]
-
-
 @pytest.mark.moderate
 def test_an_image_of_the_memory_is_cropped_anew_in_every_round_and_the_same_way_again(
     read: list[StageImages],

@@ -20,6 +20,7 @@ from promptccd.training.fast import FrozenBlock, fast
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, resumable_recipe
 from tests.models.finished import BACKBONES, model_of, some_methods, write_backbone
+from tests.runs.test_resume import stage_hashes
 
 
 def draw_weights(module: nn.Module) -> None:
@@ -169,11 +170,6 @@ class Stopped(CategoryDiscoveryCallback):
             raise InterruptedRunError("stopped", 130)
 
 
-def weights_of(run: Path) -> dict[str, bytes]:
-    files = sorted(run.glob("stage*/**/*.safetensors"))
-    return {path.relative_to(run).as_posix(): path.read_bytes() for path in files}
-
-
 @pytest.mark.slow
 def test_a_run_with_frozen_blocks_in_bfloat16(
     image_folder: Path,
@@ -210,7 +206,7 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
     assert inside
     assert all(inside)
     assert at_the_end == [True] * 8
-    assert weights_of(tmp_path / "whole") == weights_of(tmp_path / "killed")
+    assert stage_hashes(tmp_path / "whole") == stage_hashes(tmp_path / "killed")
     assert RunDirectory(tmp_path / "whole").recipe.training.frozen_precision == "bf16"
     bare, trained = (
         dict(blocks_of(PromptCCDModel.from_pretrained(place).backbone)[:-1].named_parameters())

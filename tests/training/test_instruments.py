@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks import mechanisms
 from promptccd import GCDModel, PromptCCDBModel, PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
-from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
@@ -21,18 +21,12 @@ from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
 from promptccd.training.features import extract_features
 from promptccd.training.instruments import defects, measure
-from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, fresh, quick_recipe
 from tests.messages import TEXT
 
 VIEW = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
 SEED = 5
-
-
-@pytest.fixture(scope="module")
-def images(stages: StageStream) -> StageImages:
-    return StageImages.read(stages[1], 0, progress_bar)
 
 
 def with_prompts(
@@ -70,10 +64,10 @@ def pixels_of(images: StageImages) -> torch.Tensor:
 )
 @torch.no_grad()
 def test_effects_are_those_of_two_forwards(
-    kind: type[CategoryDiscoveryModel], sizes: dict, backbone_folder: Path, images: StageImages
+    kind: type[CategoryDiscoveryModel], sizes: dict, backbone_folder: Path, unlabelled: StageImages
 ) -> None:
     model = with_prompts(kind, backbone_folder, **sizes)
-    instruments, pixels = measured(model, images), pixels_of(images)
+    instruments, pixels = measured(model, unlabelled), pixels_of(unlabelled)
     prompted, plain = (model(pixels, prompted=each).features.double() for each in (True, False))
     model.config.random_prompts = True
     other = model(pixels, prompted=True).features.double()
@@ -91,16 +85,16 @@ def test_effects_are_those_of_two_forwards(
 @pytest.mark.parametrize("kind", [PromptCCDModel, PromptCCDBModel])
 @torch.no_grad()
 def test_how_many_prompts_two_images_share(
-    kind: type[CategoryDiscoveryModel], backbone_folder: Path, images: StageImages
+    kind: type[CategoryDiscoveryModel], backbone_folder: Path, unlabelled: StageImages
 ) -> None:
     sizes = {} if kind is PromptCCDModel else {"pool_size": 8}
     model = with_prompts(kind, backbone_folder, prompts_per_image=2, **sizes)
     if kind is PromptCCDBModel:  # images that are nearly alike in their angle to keys drawn at random
-        model.pool.keys.copy_(model.features_of(pixels_of(images), prompted=False)[:8])
-    chosen = [set(row) for row in model(pixels_of(images), prompted=True).components.tolist()]
+        model.pool.keys.copy_(model.features_of(pixels_of(unlabelled), prompted=False)[:8])
+    chosen = [set(row) for row in model(pixels_of(unlabelled), prompted=True).components.tolist()]
     pairs = [len(one & other) / 2 for one, other in combinations(chosen, 2)]
     assert 0 < sum(pairs) < len(pairs)
-    assert measured(model, images)["prompts_shared"] == pytest.approx(sum(pairs) / len(pairs))
+    assert measured(model, unlabelled)["prompts_shared"] == pytest.approx(sum(pairs) / len(pairs))
 
 
 ACTS = {"components_per_category": 1.0, "prompts_shared": 0.5}
@@ -128,32 +122,32 @@ def test_a_defect_is_named_where_it_shows(found: dict[str, float], precision: st
     assert "".join(defects(found, precision)) == said
 
 
-def test_a_method_without_prompts_has_none(backbone_folder: Path, images: StageImages) -> None:
+def test_a_method_without_prompts_has_none(backbone_folder: Path, unlabelled: StageImages) -> None:
     model = with_prompts(GCDModel, backbone_folder)
     assert model.num_prompts == 0
-    assert measured(model, images) == {}
+    assert measured(model, unlabelled) == {}
 
 
 @pytest.mark.moderate
 @torch.no_grad()
-def test_categories_that_share_a_component_are_seen(backbone_folder: Path, images: StageImages) -> None:
+def test_categories_that_share_a_component_are_seen(backbone_folder: Path, unlabelled: StageImages) -> None:
     model = with_prompts(PromptCCDModel, backbone_folder)
-    features = model.features_of(pixels_of(images), prompted=False)
-    found = np.arange(len(images)) % 3
+    features = model.features_of(pixels_of(unlabelled), prompted=False)
+    found = np.arange(len(unlabelled)) % 3
     means = F.normalize(torch.stack([features[found == each].mean(0) for each in range(3)]), dim=1)
     narrow = torch.full((3, 32), 1e-3)
     model.load_mixture(means, narrow, torch.full((3,), 1 / 3).log())
     model.set_categories(means, [0, 1, 2], ["a", "b", "c"])
     assert model.config.component_categories == [0, 1, 2]
     model.config.num_known = 3
-    whole = measured(model, images)
+    whole = measured(model, unlabelled)
     assert (whole["categories_sharing"], whole["components_per_category"]) == (0, 1)
     assert not any("share a mixture component" in warning for warning in defects(whole, "no").values())
     model.load_mixture(means[[0, 0, 2]] + torch.tensor([[0.0], [9.0], [0.0]]), narrow, torch.zeros(3))
-    shared = measured(model, images)
+    shared = measured(model, unlabelled)
     assert shared["categories_sharing"] == pytest.approx(2 / 3)
     model.config.num_known = 2  # both of them share; of the third nobody asks
-    assert measured(model, images)["categories_sharing"] == 1
+    assert measured(model, unlabelled)["categories_sharing"] == 1
     assert any("share a mixture component" in warning for warning in defects(shared, "no").values())
 
 
@@ -190,12 +184,12 @@ def test_prompts_that_do_nothing_are_said_in_manifest_and_card(
 
 
 def test_the_image_whose_feature_is_no_number_is_named(
-    images: StageImages, model: PromptCCDModel, monkeypatch
+    unlabelled: StageImages, model: PromptCCDModel, monkeypatch
 ) -> None:
     """And features leave a model that trains as they found it."""
     model.train()
-    whole = extract_features(model, images, VIEW, batch_size=4, num_workers=0)
-    assert model.training and len(whole) == len(images)
+    whole = extract_features(model, unlabelled, VIEW, batch_size=4, num_workers=0)
+    assert model.training and len(whole) == len(unlabelled)
     features_of, seen = model.features_of, []
 
     def poisoned(pixels: torch.Tensor, prompted: bool | None = None) -> torch.Tensor:
@@ -206,6 +200,16 @@ def test_the_image_whose_feature_is_no_number_is_named(
         return found
 
     monkeypatch.setattr(model, "features_of", poisoned)
-    message = rf"values for 2 of \d+ images are not numbers, such as those for image '{images.sample_ids[5]}'"
+    message = (
+        rf"values for 2 of \d+ images are not numbers, such as those for image '{unlabelled.sample_ids[5]}'"
+    )
     with pytest.raises(DivergedError, match=message):
-        extract_features(model, images, VIEW, batch_size=4, num_workers=0)
+        extract_features(model, unlabelled, VIEW, batch_size=4, num_workers=0)
+
+
+@pytest.mark.slow
+def test_part_prompts_reach_what_plain_features_cannot() -> None:
+    """One seed of ``make mechanisms``."""
+    rivals = next(each.rivals for name, each in mechanisms.IDEAS.items() if name.startswith("part prompts"))
+    ours, plain = (rivals[name](1) for name in ("PromptCCD++, one rate", "without prompts (GCD)"))
+    assert min(ours) > max(plain) + 20

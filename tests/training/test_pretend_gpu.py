@@ -5,24 +5,25 @@ About 4 s per method.
 
 import pickle
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch.utils._pytree import tree_leaves
 
 from promptccd import systems
 from promptccd.data.loaders import workers_for
-from promptccd.methods import METHODS, processes
+from promptccd.methods import METHODS, Rows, processes
+from promptccd.methods.promptccd import MixtureObjective
 from promptccd.runs import RunDirectory, train_run
-from promptccd.training import stage_trainer
 from promptccd.training.devices import accelerator_for
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
+from promptccd.training.stage_trainer import StageTrainer
 from tests.conftest import resumable_recipe
-from tests.pretend_device import GpuTensor, Log, pretend_gpu, teachable
+from tests.pretend_device import GpuTensor, pretend_gpu, teachable
 
 MODEL = {
     "promptccd-pp": {"num_parts": 2},
@@ -35,12 +36,6 @@ TRAINING = {
 }
 pytestmark = pytest.mark.skipif(bool(teachable()), reason=f"no pretended GPU: {teachable()}")
 ONE_AT_A_TIME = {"metagcd"}  # how many neighbours there are decides what it computes
-
-
-@pytest.fixture
-def gpu() -> Iterator[Log]:
-    with pretend_gpu() as log:
-        yield log
 
 
 def trained(name: str, images: Path, backbone: Path, out: Path, **options: object) -> dict[str, bytes]:
@@ -58,14 +53,17 @@ def trained(name: str, images: Path, backbone: Path, out: Path, **options: objec
 
 # Frozen blocks are run by one piece of code for all methods, whose prompts enter them in three ways.
 FROZEN = {"frozen_precision": "bf16"}
-CASES = [(name, {}) for name in METHODS] + [
-    (name, FROZEN) for name in ("promptccd", "promptccd-pp", "promptccd-b")
+COUNTED = {"split_merge": "calibrated", "stream": "paper", "kmeans": "paper"}
+CASES: list[tuple[str, dict[str, str]]] = [
+    *((name, {}) for name in METHODS),
+    *((name, FROZEN) for name in ("promptccd", "promptccd-pp", "promptccd-b")),
+    *(("promptccd", {"category_count": how, "count_prior": prior}) for how, prior in COUNTED.items()),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "options"), CASES, ids=lambda each: each if isinstance(each, str) else " ".join(each)
+    ("name", "options"), CASES, ids=lambda each: each if isinstance(each, str) else " ".join(each.values())
 )
 def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
     name: str,
@@ -77,20 +75,21 @@ def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
 ) -> None:
     steps: Counter[tuple[str, str]] = Counter()
     with pretend_gpu() as log:
-        loss = stage_trainer.StageTrainer.losses
+        rows_of, backward = StageTrainer._rows, Accelerator.backward
+        before = Counter(log.waits)
 
-        def watched(*args: object) -> dict[str, torch.Tensor]:
-            before = Counter(log.waits)
-            losses = loss(*args)
-            steps.update(
-                {
-                    (why, lines[0] if lines else ""): count
-                    for (why, lines), count in (log.waits - before).items()
-                }
-            )
-            return losses
+        def begun(*args: object, **options: object) -> Rows:
+            before.clear()
+            before.update(log.waits)
+            return rows_of(*args, **options)
 
-        monkeypatch.setattr(stage_trainer.StageTrainer, "losses", watched)
+        def computed(*args: object) -> None:
+            waits = (log.waits - before).items()
+            steps.update({(why, lines[0] if lines else ""): count for (why, lines), count in waits})
+            backward(*args)
+
+        monkeypatch.setattr(StageTrainer, "_rows", begun)
+        monkeypatch.setattr(Accelerator, "backward", computed)
         on_gpu = trained(name, image_folder, tiny_backbone, tmp_path / "gpu", **options)
         assert not log.hazards
     monkeypatch.undo()
@@ -99,18 +98,6 @@ def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
         key: count for key, count in steps.items() if count > 2
     }  # constants are copied for the first batch
     assert not often or name in ONE_AT_A_TIME
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["split_merge", "stream", "kmeans"])
-def test_categories_are_counted_on_a_gpu_as_on_the_cpu(
-    how: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    options = {"category_count": how, "count_prior": "calibrated" if how == "split_merge" else "paper"}
-    with pretend_gpu() as log:
-        there = trained("promptccd", image_folder, tiny_backbone, tmp_path / "gpu", **options)
-        assert not log.hazards
-    assert there == trained("promptccd", image_folder, tiny_backbone, tmp_path / "cpu", **options)
 
 
 @pytest.mark.slow
@@ -184,14 +171,14 @@ def test_a_run_is_asked_for_the_same_bytes_by_its_recipe(
     image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    loss = stage_trainer.StageTrainer.losses
+    loss = MixtureObjective.losses
 
     def watched(*args: object) -> dict[str, torch.Tensor]:
         attention = torch.backends.cuda.mem_efficient_sdp_enabled(), torch.backends.cuda.flash_sdp_enabled()
         seen.append((torch.are_deterministic_algorithms_enabled(), attention))
         return loss(*args)
 
-    monkeypatch.setattr(stage_trainer.StageTrainer, "losses", watched)
+    monkeypatch.setattr(MixtureObjective, "losses", watched)
     values = resumable_recipe(image_folder, tiny_backbone, tmp_path / "run")
     values["training"] |= {"epochs": 1, "discovery_epochs": 1, "deterministic": True}
     train_run(Recipe.from_dict(values))

@@ -27,8 +27,7 @@ from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import TINY_HEAD
 from tests.order_one import drawn, lively_backbone
-from tests.training.reference import NATIVE, Reference
-from tests.training.reference_classifiers import HappyReference, SimGCDReference
+from tests.training.reference import NATIVE, HappyReference, Reference, SimGCDReference
 from tests.training.reference_networks import PARTS, POOL, Networks
 
 Values = dict[str, Any]

@@ -16,7 +16,6 @@ import torch
 from accelerate import Accelerator
 
 from promptccd import PromptCCDBModel, PromptCCDModel
-from promptccd.data import StageStream
 from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor
@@ -77,45 +76,45 @@ def trainer_of(
     images: StageImages,
     objective: type[Objective],
     arguments: TrainingArguments,
-    save: Callable[[TrainingState], None],
-    record: Callable[[EpochRecord], None],
-    stepped: Callable[[int, int], None] = lambda epoch, step: None,
+    save: Callable[[TrainingState], None] = lambda state: None,
+    **calls: Callable[..., None],
 ) -> StageTrainer:
     views = ViewOptions(image_size=16, resize_size=18)
     return StageTrainer(
         model, StageContext(images), objective, arguments=arguments, views=TrainingViews(views),
         evaluation_view=EvaluationView(build_image_processor(views)),
         accelerator=accelerator_for(arguments, torch.device("cpu")), stop=progress.StopRequest(),
-        save=save, record=record, stepped=stepped,
+        save=save, **calls,
     )  # fmt: skip
 
 
 def test_what_an_objective_takes_the_gradient_of_learns_nothing_in_that_epoch(
-    model: PromptCCDModel, stages: StageStream
+    model: PromptCCDModel, unlabelled: StageImages
 ) -> None:
     class LateHead(Objective):
         def adjust_gradients(self, epoch: int) -> None:
             for each in self.model.head.parameters() if epoch == 0 else ():
                 each.grad = None
 
-    images = StageImages.read(stages[1], 0, progress.progress_bar)
     heads = [[each.clone() for each in model.head.parameters()]]
+    arguments = TrainingArguments(epochs=2, batch_size=len(unlabelled))
     trainer_of(
-        model, images, LateHead, TrainingArguments(epochs=2, batch_size=len(images)), lambda _: None,
-        lambda _: heads.append([each.clone() for each in model.head.parameters()]),
+        model, unlabelled, LateHead, arguments,
+        record=lambda _: heads.append([each.clone() for each in model.head.parameters()]),
     ).train()  # fmt: skip
     same = [all(map(torch.equal, before, after)) for before, after in pairwise(heads)]
     assert same == [True, False]
 
 
-def test_who_asks_to_stop_gets_the_state_after_that_step(model: PromptCCDModel, stages: StageStream) -> None:
+def test_who_asks_to_stop_gets_the_state_after_that_step(
+    model: PromptCCDModel, unlabelled: StageImages
+) -> None:
     def stop(epoch: int, steps: int) -> None:
         trainer.stop.asked = (epoch, steps) == (0, 2)
 
     saved: list[TrainingState] = []
-    images = StageImages.read(stages[1], 0, progress.progress_bar)
-    arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(images) / 3), save_minutes=100)
-    trainer = trainer_of(model, images, Objective, arguments, saved.append, lambda _: None, stop)
+    arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(unlabelled) / 3), save_minutes=100)
+    trainer = trainer_of(model, unlabelled, Objective, arguments, saved.append, stepped=stop)
     with pytest.raises(progress.TrainingStopped, match="saved stage 1, epoch 0, step 2"):
         trainer.train()
     assert [(each.epoch, each.step) for each in saved] == [(0, 2)]
@@ -137,18 +136,17 @@ def test_long_work_off_a_terminal_says_how_much_is_left(
 
 @pytest.mark.parametrize("decay_vectors", [True, False])
 def test_decay_shrinks_matrices_and_vectors_where_it_is_asked_to(
-    decay_vectors: bool, model: PromptCCDModel, stages: StageStream
+    decay_vectors: bool, model: PromptCCDModel, unlabelled: StageImages
 ) -> None:
     class Still(Objective):
         def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
             return {"loss": 0.0 * sum(each.sum() for each in self.model.parameters() if each.requires_grad)}
 
     before = {name: each.clone() for name, each in model.named_parameters() if each.requires_grad}
-    images = StageImages.read(stages[1], 0, progress.progress_bar)
     arguments = TrainingArguments(
-        epochs=1, batch_size=len(images), learning_rate=0.5, weight_decay=0.2, decay_vectors=decay_vectors
+        epochs=1, batch_size=len(unlabelled), learning_rate=0.5, weight_decay=0.2, decay_vectors=decay_vectors
     )
-    trainer_of(model, images, Still, arguments, lambda _: None, lambda _: None).train()
+    trainer_of(model, unlabelled, Still, arguments).train()
     after = dict(model.named_parameters())
     assert {value.ndim for value in before.values()} == {1, 2}
     for name, value in before.items():
@@ -159,7 +157,7 @@ def test_decay_shrinks_matrices_and_vectors_where_it_is_asked_to(
 @pytest.mark.moderate
 def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_epoch(
     model: PromptCCDModel,
-    stages: StageStream,
+    unlabelled: StageImages,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -182,16 +180,18 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_ep
         def end_stage(self) -> None:
             ends.append(len(losses))
 
-    images = StageImages.read(stages[1], 0, progress.progress_bar)
     states: list[TrainingState] = []
     records: list[EpochRecord] = []
-    arguments = TrainingArguments(epochs=2, batch_size=len(images) // 4, save_minutes=3, learning_rate=0.01)
+    arguments = TrainingArguments(
+        epochs=2, batch_size=len(unlabelled) // 4, save_minutes=3, learning_rate=0.01
+    )
     monkeypatch.setattr(trainer_module, "time", SimpleNamespace(monotonic=lambda: 60.0 * len(steps)))
     trainer = trainer_of(
-        model, images, Noted, arguments, states.append, records.append, lambda *step: steps.append(step)
-    )
-    assert trainer.steps >= 4
+        model, unlabelled, Noted, arguments, states.append,
+        record=records.append, stepped=lambda *step: steps.append(step),
+    )  # fmt: skip
     n = trainer.steps
+    assert n >= 4
     trainer.train()
     done = [each for each in range(1, 2 * n + 1) if each % 3 == 0]
     assert [(each.epoch, each.step) for each in states] == [divmod(each, n) for each in done]
@@ -205,7 +205,7 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_ep
     assert (states[0].epoch, states[0].step) == (0, 3)
     assert [(each.epoch, each.steps) for each in records] == [(0, n), (1, n)] * 2
     size = arguments.batch_size
-    assert len(images) == n * size + 1, "a lone image is left out"
+    assert len(unlabelled) == n * size + 1, "a lone image is left out"
     assert [each.images for each in records] == [n * size, n * size, (n - 3) * size, n * size]
     rates = [0.01, 0.5 * (0.01 + 0.01 * 1e-3)] * 2
     assert [each.learning_rate for each in records] == pytest.approx(rates)
@@ -220,18 +220,17 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_ep
 
 @pytest.mark.parametrize(("usual", "discovery", "prompts"), [(0.1, 0.05, 0.2), (0.0, None, 0.4)])
 def test_the_record_of_an_epoch_has_the_rates_of_all_that_has_one_of_its_own(
-    usual: float, discovery: float | None, prompts: float, backbone_folder: Path, stages: StageStream
+    usual: float, discovery: float | None, prompts: float, backbone_folder: Path, unlabelled: StageImages
 ) -> None:
     """They keep their ratios to the usual rate at unlabelled stages, unless that is zero; keys have none given."""
     options = {"pool": "l2p", "pool_size": 6, "prompt_length": 3, "prompts_per_image": 2}
     model = PromptCCDBModel.from_pretrained(backbone_folder, **TINY_HEAD, **options)
-    images = StageImages.read(stages[1], 0, progress.progress_bar)
     arguments = TrainingArguments(
-        epochs=2, batch_size=len(images), learning_rate=usual, discovery_learning_rate=discovery,
+        epochs=2, batch_size=len(unlabelled), learning_rate=usual, discovery_learning_rate=discovery,
         prompt_learning_rate=0.4,
     )  # fmt: skip
     records: list[EpochRecord] = []
-    trainer_of(model, images, Objective, arguments, lambda _: None, records.append).train()
+    trainer_of(model, unlabelled, Objective, arguments, record=records.append).train()
     for record, share in zip(records, (1.0, 0.5 * (1 + 1e-3)), strict=True):
         expected = {"prompt": prompts * share, "key": (discovery or usual) * share}
         assert record.rates == pytest.approx(expected)

@@ -1,7 +1,8 @@
-"""Figures of SimGCD and Happy that follow on paper, and a classifier that grows."""
+"""A classifier that grows: figures of SimGCD and Happy on paper, ORCA and FRoST against written-out loops."""
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,17 +15,21 @@ from promptccd.methods.classifier import (
     STUDENT_TEMPERATURE,
     ClassifierModel,
     ClassifierObjective,
+    LinearClassifier,
     SelfDistillationObjective,
     sampled_rows,
 )
+from promptccd.methods.frost import FrostModel, FrostObjective
 from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
-from promptccd.methods.orca import ORCAModel, ORCAObjective
-from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
+from promptccd.methods.orca import LOGIT_SCALE, ORCAModel, ORCAObjective, same_category
+from promptccd.methods.pairs import share_of_pairs
+from promptccd.methods.simgcd import SimGCDModel
 from promptccd.models.backbone import blocks_of
 from promptccd.training.options import TrainingArguments
-from promptccd.training.stage_trainer import BatchPlan
-from tests.conftest import TINY_HEAD
-from tests.methods.steps import begun, objective_of
+from promptccd.training.stage_trainer import restore_snapshot, snapshot
+from tests.conftest import TINY_HEAD, fresh
+from tests.methods.steps import begun, drawn, objective_of
+from tests.order_one import fill
 
 
 def happy_objective(
@@ -152,29 +157,6 @@ def test_a_classifier_grows_by_what_is_new_and_old_rows_keep_every_bit(
     assert loaded.learning()["classifier"] == [loaded.classifier.weight]
 
 
-@pytest.mark.parametrize(("classes", "learnt"), [(100, 6_372_608), (200, 6_449_408)])
-def test_what_it_learns_beside_the_block_at_the_papers_sizes(classes: int, learnt: int) -> None:
-    with torch.device("meta"):
-        model = SimGCDModel(SimGCDConfig(num_classes=classes, vision_config={"model_type": "dinov2"}))
-    model.freeze()
-    parts = {"head": 6_295_808, "classifier": classes * 768}
-    for part, size in parts.items():
-        assert sum(each.numel() for each in getattr(model, part).parameters()) == size
-    assert sum(parts.values()) == learnt
-
-
-def test_a_last_batch_below_the_least_is_left_out_but_for_the_only_one() -> None:
-    def steps(num_images: int, least: float = 0.0) -> int:
-        return BatchPlan(num_images, 8, seed=1, stage=0, least=least).steps
-
-    assert steps(26, 0.5) == 3
-    assert steps(28, 0.5) == 4
-    assert steps(26) == 4
-    assert steps(3, 0.5) == 1
-    shares = BatchPlan(26, 8, seed=1, stage=0, least=0.5).shares(2)
-    assert [len(batch) for batch in shares] == [8] * 6
-
-
 def test_unlabelled_stages_may_have_rates_of_their_own() -> None:
     arguments = TrainingArguments(
         epochs=4, learning_rate=0.1, discovery_learning_rate=0.02, final_learning_rate_factor=0.2,
@@ -185,3 +167,119 @@ def test_unlabelled_stages_may_have_rates_of_their_own() -> None:
     shares = [[arguments.rate_share(stage, epoch) for epoch in (0, 2, 3)] for stage in range(3)]
     assert shares[0] == pytest.approx([1, 0.6, 0.6 - 0.4 * 0.5**0.5])
     assert shares[1:] == [[1, 0.5, 0.5]] * 2
+
+
+LABELS = torch.tensor([2, 0, 2, 1, 0, 2])
+
+
+@pytest.fixture
+def trained(backbone_folder: Path) -> ORCAModel:
+    """A model with a classifier of three classes."""
+    model = fresh(ORCAModel, backbone_folder)
+    model.grow(torch.randn(3, 32, generator=torch_generator("rows")))
+    fill(model, only_learning=True)
+    return model.train()
+
+
+def test_a_partner_is_another_image_of_the_category_or_the_image_itself() -> None:
+    seen = [set() for _ in LABELS]
+    for step in range(60):
+        chosen = same_category(LABELS, torch_generator("partners", step))
+        assert torch.equal(chosen, same_category(LABELS, torch_generator("partners", step)))
+        for image, partner in enumerate(chosen.tolist()):
+            seen[image].add(partner)
+    assert seen == [{2, 5}, {4}, {0, 5}, {3}, {1}, {0, 2}]
+
+
+def test_a_stage_that_goes_on_inside_an_epoch_has_its_margin(trained: ORCAModel) -> None:
+    learning = [each for each in trained.parameters() if each.requires_grad]
+    trained.margin.fill_(0.25)
+    saved = snapshot(trained, torch.optim.SGD(learning, lr=0.1))
+    trained.margin.fill_(0.4)
+    restore_snapshot(trained, torch.optim.SGD(learning, lr=0.1), saved)
+    assert float(trained.margin) == 0.25
+
+
+@pytest.mark.parametrize("labels", [LABELS, None], ids=["labelled", "unlabelled"])
+def test_losses_are_the_formulas(trained: ORCAModel, labels: torch.Tensor | None) -> None:
+    features = 0.3 * torch.randn(2, 6, 32, generator=torch_generator("features"))
+    features += torch.randn(32, generator=torch_generator("mean"))
+    labelled = None if labels is None else (features, labels)
+    rows = SimpleNamespace(
+        features=features, bottleneck=features, labels=labels, labelled=labelled, epoch=1, step=2
+    )
+    trained.margin.fill_(0.3)
+    objective = objective_of(ORCAObjective, trained, labels=labels, count=3)
+    with torch.no_grad():
+        found, cosines = objective.losses(rows), trained.classifier(features)
+    answers, chosen = (LOGIT_SCALE * cosines).softmax(-1), objective.partners(rows).tolist()
+    if labels is None:
+        near = [
+            [float(F.cosine_similarity(one, other, dim=0)) for other in features[0]] for one in features[0]
+        ]
+        others = [[other for other in range(6) if other != image] for image in range(6)]
+        assert chosen == [max(others[image], key=near[image].__getitem__) for image in range(6)]
+    pairs = [-float((answers[0, image] @ answers[1, other]).log()) for image, other in enumerate(chosen)]
+    assert float(found["pairs"]) == pytest.approx(sum(pairs) / 6, rel=1e-5)
+    assert ("classification" in found) == (labels is not None)
+    if labels is not None:
+        raised = cosines[0].clone()
+        raised[range(6), labels] += 0.3
+        expected = -(LOGIT_SCALE * raised).log_softmax(1)[range(6), labels].mean()
+        assert float(found["classification"]) == pytest.approx(float(expected), rel=1e-5)
+    parts = sum(float(value) for name, value in found.items() if name != "loss")
+    assert float(found["loss"]) == pytest.approx(parts, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 41])
+def test_the_share_of_positive_pairs_leaves_out_images_with_themselves(size: int) -> None:
+    positive = torch.eye(size)
+    if size > 1:
+        positive[0, 1] = positive[1, 0] = 1
+    assert float(share_of_pairs(positive)) == pytest.approx(2 / (size * (size - 1)) if size > 1 else 0)
+
+
+def test_a_linear_head_grows_below_and_reads_directions_alone() -> None:
+    head = LinearClassifier(0, 6)
+    first, more = drawn(3, 6), drawn(2, 6)
+    head.grow(first)
+    assert head.bias.tolist() == [0, 0, 0]
+    with torch.no_grad():
+        head.bias.copy_(torch.tensor([0.5, -2.0, 1.0]))
+    head.grow(more)
+    assert head.bias.tolist() == [0.5, -2, 1, -3, -3]
+    assert torch.equal(head.weight, torch.cat([first, more]))
+    features = drawn(4, 6)
+    expected = math.sqrt(6) * F.normalize(features, dim=1) @ head.weight.T + head.bias
+    torch.testing.assert_close(head(features), expected)
+    torch.testing.assert_close(head(3 * features), expected)
+
+
+def test_frost_keeps_means_of_labels_and_then_of_what_the_novel_head_answers(backbone_folder: Path) -> None:
+    model, labels = FrostModel.from_pretrained(backbone_folder), torch.tensor([1, 0, 1, 2, 0])
+    features = F.normalize(drawn(5, 32), dim=1)
+    begun(FrostObjective, model, features, labels, 3).end_stage()
+    groups = [features[each == labels] for each in range(3)]
+    torch.testing.assert_close(model.class_means, torch.stack([each.mean(0) for each in groups]))
+    spread = torch.stack([each.std(0, correction=0) for each in groups]).mean(0)
+    torch.testing.assert_close(model.class_deviation, spread)
+
+    later = begun(FrostObjective, model, features, count=5)
+    own = model.novel(features).argmax(-1)
+    later.end_stage()
+    assert model.config.num_means == 5
+    for each in own.unique():
+        torch.testing.assert_close(model.class_means[3 + each], features[own == each].mean(0))
+    nothing_new = begun(FrostObjective, model, features, count=5, index=2)
+    with torch.no_grad():
+        for each in blocks_of(model.backbone)[-1].parameters():
+            each += 0.1 * torch.randn(each.shape, generator=torch.Generator().manual_seed(each.numel()))
+    rows = Rows.of(model, drawn(5, 2, 3, 16, 16), None, torch.arange(5), prompted=True)
+    losses = nothing_new.losses(rows)
+    assert torch.isfinite(losses["loss"])
+    before, after = (each.detach().flatten() for each in (nothing_new.features_before(rows), rows.features))
+    cosine = float(before @ after / (before.norm() * after.norm()))
+    drift = model.config.drift_weight * math.sqrt(2 - 2 * cosine)  # between both as one unit vector
+    assert 0.001 < drift == pytest.approx(float(losses["drift"].detach()), rel=1e-3)
+    nothing_new.end_stage()
+    assert model.config.num_means == 5
