@@ -17,7 +17,6 @@ from promptccd.data.tables import IN_MEMORY
 from promptccd.disk import trusted, write_directory
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
-from promptccd.evaluation.protocol_terms import ProtocolOptions
 from promptccd.hub import PushedRepository, fetch_stages, push_run, pusher
 from promptccd.locks import FolderLock
 from promptccd.methods import method_named
@@ -177,12 +176,12 @@ class CategoryDiscoveryTrainer:
         rows = self._train(self.stages[: stage + 1]).stages
         return next((row for row in rows if row.stage == stage), None)
 
-    def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
+    def evaluate(self, protocol: str = "cacc", **options: str | None) -> ContinualScore:
         """Score every finished stage from its checkpoint alone; callbacks and trackers get the metrics.
 
         Args:
             protocol: a name in `promptccd.evaluation.PROTOCOLS`, such as ``inductive``.
-            options: options of the protocol.
+            options: ``test_split`` and ``estimator``, as far as the protocol reads them.
 
         Raises:
             PromptCCDError: no unlabelled stage is finished, or the images that the protocol needs are missing.
@@ -194,7 +193,7 @@ class CategoryDiscoveryTrainer:
             test_images=self.eval_dataset,
             image_cache=self.args.image_cache,
         )
-        score, tracking = evaluation.evaluate(protocol, options), Tracking(self.accelerator, self.run)
+        score, tracking = evaluation.evaluate(protocol, **options), Tracking(self.accelerator, self.run)
         is_main, last = self.accelerator.is_main_process, evaluation.num_stages - 1
         state = RunState(self.run.path, len(self.stages), is_main, last)
         tracking.start(self.args, state)

@@ -13,7 +13,7 @@ from datasets import DatasetDict, load_from_disk
 from promptccd.cli.main import main
 from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError, DataError, RunError
-from promptccd.evaluation import PROTOCOLS, ProtocolOptions, clustering_accuracy
+from promptccd.evaluation import PROTOCOLS, clustering_accuracy
 from promptccd.runs import RunEvaluation, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images
@@ -52,13 +52,13 @@ def evaluation(run: Path) -> RunEvaluation:
     return RunEvaluation(str(run), keep_features=True)
 
 
-def options_of(name: str) -> ProtocolOptions:
+def options_of(name: str) -> dict[str, str]:
     """Options a protocol needs on data that no benchmark knows."""
-    return ProtocolOptions(test_split="test" if "test_split" in PROTOCOLS[name].options else None)
+    return {"test_split": "test"} if "test_split" in PROTOCOLS[name].options else {}
 
 
 def test_both_evaluation_sets_of_the_one_step_setting_differ_in_the_images(evaluation: RunEvaluation) -> None:
-    training, test = (evaluation.evaluate(name, options_of(name)) for name in ("pa-cgcd", "pa-cgcd-test"))
+    training, test = (evaluation.evaluate(name, **options_of(name)) for name in ("pa-cgcd", "pa-cgcd-test"))
     assert [row.num_images for row in training.stages] == [len(stage) for stage in evaluation.stages[1:]]
     assert [row.num_images for row in test.stages] == [24 * 3, 24 * 4, 24 * 5]
     plain = [replace(row, figures={"nmi": row.figures["nmi"]}) for row in training.stages]
@@ -67,7 +67,7 @@ def test_both_evaluation_sets_of_the_one_step_setting_differ_in_the_images(evalu
 
 def test_test_images_are_assigned_as_the_checkpoint_assigns_them(evaluation: RunEvaluation) -> None:
     """The nearest prototype that the protocol finds again is that of the saved model."""
-    row = evaluation.evaluate("pa-cgcd-test", options_of("pa-cgcd-test")).stages[-1]
+    row = evaluation.evaluate("pa-cgcd-test", **options_of("pa-cgcd-test")).stages[-1]
     model = evaluation.variant.from_pretrained(evaluation.run.stage(3))
     test = evaluation.test_images("test")
     ids = model.assign(evaluation.features(3, test.images)[0]).category_ids.numpy()
@@ -94,7 +94,7 @@ def test_oracle_features_score_100(
     name: str, evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     oracle(evaluation, monkeypatch)
-    score = evaluation.evaluate(name, options_of(name))
+    score = evaluation.evaluate(name, **options_of(name))
     assert score.average == {"all": 100.0, "old": 100.0, "new": 100.0}
     assert [row.num_categories for row in score.stages] == [3, 4, 5]
     if name.startswith("pa-cgcd"):
@@ -106,12 +106,12 @@ def test_an_unknown_number_is_estimated_whatever_the_run_was_trained_with(
     estimator: str, evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert all(row.count_range is None for row in evaluation.evaluate("cacc").stages)
-    options = ProtocolOptions(estimator=estimator)
-    for row in evaluation.evaluate("unknown", options).stages:
+    options = {"estimator": estimator}
+    for row in evaluation.evaluate("unknown", **options).stages:
         low, high = row.count_range
         assert 1 <= low <= high
     oracle(evaluation, monkeypatch)
-    for row, truth in zip(evaluation.evaluate("unknown", options).stages, (3, 4, 5), strict=True):
+    for row, truth in zip(evaluation.evaluate("unknown", **options).stages, (3, 4, 5), strict=True):
         assert row.count_range[0] <= truth <= row.count_range[1]
 
 
@@ -125,12 +125,12 @@ def test_cacc_is_what_the_run_recorded(evaluation: RunEvaluation) -> None:
 @pytest.mark.parametrize("name", ["cacc", "metagcd", "pa-cgcd-test"])  # one of every kind
 def test_baselines_are_scored_by_the_same_protocol(name: str, evaluation: RunEvaluation) -> None:
     for score in (
-        evaluation.frozen_backbone(name, options_of(name)),
-        evaluation.raw_pixels(name, options_of(name)),
+        evaluation.frozen_backbone(name, **options_of(name)),
+        evaluation.raw_pixels(name, **options_of(name)),
     ):
         assert score.protocol == name
         assert [row.num_images for row in score.stages] == [
-            row.num_images for row in evaluation.evaluate(name, options_of(name)).stages
+            row.num_images for row in evaluation.evaluate(name, **options_of(name)).stages
         ]
 
 
@@ -138,11 +138,11 @@ def test_unknown_names_and_options_nobody_reads(evaluation: RunEvaluation) -> No
     with pytest.raises(ConfigurationError, match=r"cacc \| gcd .* got 'ccac'"):
         evaluation.evaluate("ccac")
     with pytest.raises(ConfigurationError, match=r"split_merge \| kmeans, got 'guess'"):
-        ProtocolOptions(estimator="guess")
+        evaluation.evaluate("unknown", estimator="guess")
     with pytest.raises(ConfigurationError, match=TEXT["changes-nothing-for-protocol-cacc-unknown"]):
-        evaluation.evaluate("cacc", ProtocolOptions(estimator="kmeans"))
+        evaluation.evaluate("cacc", estimator="kmeans")
     with pytest.raises(ConfigurationError, match="test_split 'test' changes nothing"):
-        evaluation.evaluate("unknown", ProtocolOptions(test_split="test"))
+        evaluation.evaluate("unknown", test_split="test")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_missing_test_images_say_what_to_do(
     name: str, test_split: str | None, said: str, evaluation: RunEvaluation
 ) -> None:
     with pytest.raises(DataError, match=said):
-        evaluation.evaluate(name, ProtocolOptions(test_split=test_split))
+        evaluation.evaluate(name, test_split=test_split)
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def test_a_folder_without_splits_is_no_test_set(
     train_run(Recipe.from_dict(recipe_values))
     evaluation = RunEvaluation(recipe_values["training"]["output_dir"])
     with pytest.raises(DataError, match=TEXT["are-copies-of-training-images"]):
-        evaluation.evaluate("metagcd", ProtocolOptions(test_split="test"))
+        evaluation.evaluate("metagcd", test_split="test")
     trained = {int(sample) for stage in evaluation.stages for sample in stage.sample_ids}
     for scored in (evaluation.test_images(), evaluation.test_stages()):
         tested = {int(sample) for images in scored.images for sample in images.sample_ids}
@@ -191,7 +191,7 @@ def test_a_run_with_one_stage_says_what_to_do(run: Path, tmp_path: Path) -> None
     evaluation = RunEvaluation(str(copy), str(RunEvaluation(str(run)).recipe.data.dataset))
     for name in PROTOCOLS:
         with pytest.raises(RunError, match=TEXT["finished-only-stage-0run-the-training"]):
-            evaluation.evaluate(name, options_of(name))
+            evaluation.evaluate(name, **options_of(name))
 
 
 @pytest.mark.slow

@@ -24,7 +24,6 @@ from promptccd.evaluation.protocol_terms import (
     ESTIMATORS,
     OUTCOMES,
     PROTOCOLS,
-    ProtocolOptions,
     options_by_protocol,
 )
 
@@ -74,11 +73,9 @@ def _list_protocols(evaluate: Parser) -> None:
     evaluate.epilog = "\n".join(lines)
 
 
-def _protocols(options: argparse.Namespace) -> dict[str, ProtocolOptions]:
+def _protocols(options: argparse.Namespace) -> dict[str, dict[str, str]]:
     """The chosen protocols, each with the options that it reads."""
-    chosen = options_by_protocol(
-        ProtocolOptions(options.test_split, options.estimator), options.protocol or ["cacc"]
-    )
+    chosen = options_by_protocol(options.protocol or ["cacc"], options.test_split, options.estimator)
     if options.baselines and not any(PROTOCOLS[name].has_baselines for name in chosen):
         raise ConfigurationError(
             f"No baseline can be scored by {', '.join(chosen)}: leave --baselines out, or add --protocol cacc."
@@ -106,11 +103,11 @@ def evaluate_command(options: argparse.Namespace) -> None:
             _print_streams(options, path, evaluation)
             continue
         for name, own in chosen.items():
-            score = evaluation.evaluate(name, own)
+            score = evaluation.evaluate(name, **own)
             scores[name].setdefault(row, []).append(score)
             if suffix is not None and PROTOCOLS[name].has_baselines:
                 for title, baseline in groups.baselines_of(evaluation).items():
-                    baselines[name].setdefault(f"{title}{suffix}", []).append(baseline(name, own))
+                    baselines[name].setdefault(f"{title}{suffix}", []).append(baseline(name, **own))
             if not options.json:
                 shown = score_table(score, PROTOCOLS[name].counted)
                 print(f"{path} ({name})\n{shown}\n", flush=True)

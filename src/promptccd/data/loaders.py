@@ -21,26 +21,20 @@ IN_FLIGHT = 3  # batches of a loader process in shared memory: two made ahead, a
 LOADER_WAITS_S = 300.0  # for a batch; a process that died without a word would be waited for without end
 
 
-def usual_workers() -> int:
-    """Default number of loader processes: with a GPU its share of the cores, up to `MOST_USUAL`."""
-    if not torch.cuda.is_available():
-        return 0
-    # Of this training on this machine, from the launchers' environment.
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(MOST_USUAL, systems.available_cores() // processes)
-
-
 def workers_for(wanted: int | None, batch_bytes: int = 0) -> int:
     """Loader processes: as many as wanted, but no more than cores, nor than shared memory has room for.
 
     The results are byte-identical for any number.
 
     Args:
-        wanted: number of processes; `None` means `usual_workers`.
+        wanted: number of processes; `None` is none without a GPU, else its share of the cores, up to `MOST_USUAL`.
         batch_bytes: of a batch of tensors, which go through shared memory; containers have 64 MB of it.
     """
-    wanted = usual_workers() if wanted is None else wanted
-    workers, free = min(wanted, systems.available_cores()), systems.free_shared_memory()
+    cores, free = systems.available_cores(), systems.free_shared_memory()
+    if wanted is None:  # the launcher's environment says how many processes train on this machine
+        share = cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        wanted = min(MOST_USUAL, share) if torch.cuda.is_available() else 0
+    workers = min(wanted, cores)
     if not batch_bytes or not workers or free is None:
         return workers
     fitting = free // (IN_FLIGHT * batch_bytes)

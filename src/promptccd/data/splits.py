@@ -161,15 +161,10 @@ Cuts = tuple[tuple[float, ...], ...]
 _Given = Sequence[Sequence[float]] | None
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """How a rule cuts: old category ids in their new order, block sizes, cuts, and what every stage draws."""
-
-    order: Sequence[int]
-    blocks: tuple[int, ...]
-    cuts: Cuts
-    # Category, its first stage, its rows -> rows by stage.
-    draw: Callable[[int, int, np.ndarray], Sequence[np.ndarray]]
+# From a category, its first stage and its rows to its rows by stage.
+_Draw = Callable[[int, int, np.ndarray], Sequence[np.ndarray]]
+# How a rule cuts: old category ids in their new order, cuts, and what every stage draws.
+_Plan = tuple[Sequence[int], Cuts, _Draw]
 
 
 def cut_by_rule(
@@ -215,28 +210,28 @@ def cut_by_rule(
     if rule not in SPLIT_RULES:
         raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {rule!r}.")
     blocks = (len(categories),) if rule == "whole" else _checked_blocks(class_blocks, categories)
-    plan = SPLIT_RULES[rule](blocks, cuts, seed)
+    order, table, draw = SPLIT_RULES[rule](blocks, cuts, seed)
     new_labels = np.full(len(labels), UNUSED, dtype=np.int64)
-    drawn: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in plan.blocks]
-    first_stages = np.repeat(np.arange(len(plan.blocks)), plan.blocks).tolist()
-    for new, (old, first) in enumerate(zip(plan.order, first_stages, strict=True)):
-        for stage, rows in enumerate(plan.draw(old, first, np.flatnonzero(labels == old)), start=first):
+    drawn: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in blocks]
+    first_stages = np.repeat(np.arange(len(blocks)), blocks).tolist()
+    for new, (old, first) in enumerate(zip(order, first_stages, strict=True)):
+        for stage, rows in enumerate(draw(old, first, np.flatnonzero(labels == old)), start=first):
             drawn[stage].append(rows)
             new_labels[rows] = new
     sample_ids = tuple(np.sort(np.concatenate(each)) for each in drawn)
     for stage, ids in enumerate(sample_ids):
         if len(ids) == 0:
             raise DataError(
-                f"Stage {stage} has no image: class_blocks {list(plan.blocks)} and the cuts assign it no part of the "
+                f"Stage {stage} has no image: class_blocks {list(blocks)} and the cuts assign it no part of the "
                 f"{np.count_nonzero(labels >= 0)} images. Give more images per category, or other class_blocks or cuts."
             )
-    names = tuple(categories[old] for old in plan.order)
-    old_shares = [round(float(np.mean(new_labels[ids] < plan.blocks[0])), 4) for ids in sample_ids]
+    names = tuple(categories[old] for old in order)
+    old_shares = [round(float(np.mean(new_labels[ids] < blocks[0])), 4) for ids in sample_ids]
     counts = tuple(
         StageCount(stage, len(ids), len(np.unique(new_labels[ids])), old_shares[stage])
         for stage, ids in enumerate(sample_ids)
     )
-    return new_labels, CategorySplit(plan.blocks, plan.cuts, seed, names, sample_ids, counts, rule=rule)
+    return new_labels, CategorySplit(blocks, table, seed, names, sample_ids, counts, rule=rule)
 
 
 def _mixed(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
@@ -246,7 +241,7 @@ def _mixed(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
         bounds = np.cumsum(cut_sizes(len(rows), table[first]))[:-1]
         return np.split(numpy_generator("split", seed, category).permutation(rows), bounds)
 
-    return _Plan(range(sum(blocks)), blocks, table, draw)
+    return range(sum(blocks)), table, draw
 
 
 LABELLED_SHARE = 0.8  # 400 of CIFAR-100's 500 images of a known category
@@ -271,7 +266,7 @@ def _sessions(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
             numpy_generator("session", seed, category, each).permutation(rows)[:size] for each in sessions
         ]
 
-    return _Plan(_in_seeded_order(blocks, seed), blocks, (), draw)
+    return _in_seeded_order(blocks, seed), (), draw
 
 
 def _in_seeded_order(blocks: tuple[int, ...], seed: int) -> list[int]:
@@ -302,11 +297,11 @@ def _redrawn(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
         draws = [numpy_generator("session", seed, category, each).permutation(pool)[:seen] for each in later]
         return [shuffled[:size], *draws]
 
-    return _Plan(_in_seeded_order(blocks, seed), blocks, (shares,), draw)
+    return _in_seeded_order(blocks, seed), (shares,), draw
 
 
 def _whole(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
-    return _Plan(range(sum(blocks)), blocks, ((1.0,),), lambda category, first, rows: [rows])
+    return range(sum(blocks)), ((1.0,),), lambda category, first, rows: [rows]
 
 
 SPLIT_RULES = {"mixed": _mixed, "sessions": _sessions, "redrawn": _redrawn, "whole": _whole}

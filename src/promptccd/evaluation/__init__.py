@@ -21,6 +21,5 @@ if TYPE_CHECKING:
     from promptccd.evaluation.paper import published as published
     from promptccd.evaluation.paper import published_rows as published_rows
     from promptccd.evaluation.protocol_terms import PROTOCOLS as PROTOCOLS
-    from promptccd.evaluation.protocol_terms import ProtocolOptions as ProtocolOptions
 
 give_names_on_demand(__name__)

@@ -5,7 +5,7 @@ scores by them.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from promptccd.errors import ConfigurationError
@@ -36,36 +36,12 @@ PARTS = ClusteringAccuracy._fields
 
 
 @dataclass(frozen=True)
-class ProtocolOptions:
-    """Options of protocols.
-
-    Attributes:
-        test_split: split of the data set with the test images; by default the images that the run left out, else
-            the benchmark's.
-        estimator: of the number of categories; by default ``split_merge``.
-
-    Raises:
-        ConfigurationError: an unknown estimator.
-    """
-
-    test_split: str | None = None
-    estimator: EstimatorName | None = None
-
-    def __post_init__(self) -> None:
-        """Check the names."""
-        if self.estimator not in (None, *ESTIMATORS):
-            raise ConfigurationError(
-                f"Expected estimator to be {' | '.join(ESTIMATORS)}, got {self.estimator!r}."
-            )
-
-
-@dataclass(frozen=True)
 class ProtocolTerms:
     """A protocol in words."""
 
     text: str
     counted: str = "categories"  # definition of the groups
-    options: tuple[str, ...] = ()  # fields of `ProtocolOptions` that it reads
+    options: tuple[str, ...] = ()  # of `options_by_protocol` that it reads
     has_baselines: bool = True  # whether it can score features of another model
 
 
@@ -110,24 +86,34 @@ PROTOCOLS = {
 }
 
 
-def options_by_protocol(options: ProtocolOptions, names: Iterable[str]) -> dict[str, ProtocolOptions]:
-    """The options that each protocol reads.
+def options_by_protocol(
+    names: Iterable[str], test_split: str | None = None, estimator: str | None = None
+) -> dict[str, dict[str, str]]:
+    """The given options by protocol, as far as each reads them.
+
+    Args:
+        names: of protocols.
+        test_split: split of the data set with the test images; by default the images that the run left out, else
+            the benchmark's.
+        estimator: of the number of categories; by default ``split_merge``.
 
     Raises:
-        ConfigurationError: an unknown protocol, or an option without effect.
+        ConfigurationError: an unknown protocol or estimator, or an option without effect.
     """
-    chosen = dict.fromkeys(names)
+    chosen, options = dict.fromkeys(names), {"test_split": test_split, "estimator": estimator}
+    given = {name: value for name, value in options.items() if value is not None}
     if unknown := [name for name in chosen if name not in PROTOCOLS]:
         raise ConfigurationError(f"Expected protocol to be {' | '.join(PROTOCOLS)}, got {unknown[0]!r}.")
-    given = {item.name: getattr(options, item.name) for item in fields(options)}
+    if estimator not in (None, *ESTIMATORS):
+        raise ConfigurationError(f"Expected estimator to be {' | '.join(ESTIMATORS)}, got {estimator!r}.")
     for option, value in given.items():
         readers = [name for name, each in PROTOCOLS.items() if option in each.options]
-        if value is not None and not set(readers) & set(chosen):
+        if not {*readers} & {*chosen}:
             raise ConfigurationError(
                 f"{option} {value!r} changes nothing for protocol {', '.join(chosen)}: leave it out, or choose "
                 f"{' or '.join(readers)}."
             )
     return {
-        name: ProtocolOptions(**{option: given[option] for option in PROTOCOLS[name].options})
+        name: {option: value for option, value in given.items() if option in PROTOCOLS[name].options}
         for name in chosen
     }

@@ -110,7 +110,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, samples: int = 8,
         map=drawn,
         map_side=SIDE,
         history=history_charts(first),
-        costs=_means(tables["costs"]),
+        costs=text_grid(over_runs(tables["costs"], ["stage"])) if len(tables["costs"]) else ([], []),
         prompts=_prompt_grid(tables),
         warnings=_warnings(first),
         **sections,
@@ -291,11 +291,6 @@ def _warnings(run: ReportedRun) -> list[str]:
         for kind, text in defects(values, run.recipe.training.mixed_precision).items():
             found.setdefault(kind, f"{stage.replace('stage', 'Stage ')}: {text}")
     return list(found.values())
-
-
-def _means(table: pd.DataFrame) -> Grid:
-    """A table per stage, its means over runs as text."""
-    return text_grid(over_runs(table, ["stage"])) if len(table) else ([], [])
 
 
 def stream_grid(rows: Sequence[Mapping[str, Any]]) -> Grid:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -18,7 +18,7 @@ from promptccd.data.views import EvaluationView
 from promptccd.errors import DataError, RunError
 from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.evaluation.counting import Counting
-from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
+from promptccd.evaluation.protocol_terms import ESTIMATORS, options_by_protocol
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
 from promptccd.methods import method_named
 from promptccd.methods.processes import exact_device
@@ -94,12 +94,12 @@ class RunEvaluation:
         self._kept: dict[tuple[int, StageImages], Tensor] = {}
         self._unseen: dict[tuple[str | None, str | None], ScoredImages] = {}
 
-    def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
+    def evaluate(self, protocol: str = "cacc", **options: str | None) -> ContinualScore:
         """Score every finished stage from its checkpoint alone.
 
         Args:
             protocol: a name in `promptccd.evaluation.PROTOCOLS`.
-            options: test split and estimator; by default the protocol's defaults.
+            options: ``test_split`` and ``estimator``, see `options_by_protocol`.
 
         Raises:
             ConfigurationError: an unknown protocol, or an option that it does not read.
@@ -147,7 +147,7 @@ class RunEvaluation:
         predicted = model.assign_natively(features.cpu())
         return None if predicted is None else predicted.numpy()
 
-    def raw_pixels(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
+    def raw_pixels(self, protocol: str = "cacc", **options: str | None) -> ContinualScore:
         """A protocol on pixels in 0..1; arguments as in `evaluate`.
 
         If training images differ in size, or are larger than the view, the pixels come from the view. All pixels
@@ -169,9 +169,7 @@ class RunEvaluation:
 
         return self._score(protocol, _of_no_stage(show), options)
 
-    def frozen_backbone(
-        self, protocol: str = "cacc", options: ProtocolOptions | None = None
-    ) -> ContinualScore:
+    def frozen_backbone(self, protocol: str = "cacc", **options: str | None) -> ContinualScore:
         """A protocol on the backbone the run started from; arguments as in `evaluate`."""
         view = load_view(self.run.stage(0))
         model = initial_model(self.recipe, self.run).to(self.device)
@@ -205,8 +203,10 @@ class RunEvaluation:
         labels = [ids[test.evaluation_labels(each.stage)[each.positions]] for each in images]
         return self._unseen.setdefault((test_split, rule), ScoredImages(images, labels))
 
-    def _score(self, protocol: str, features: FeaturesOf, options: ProtocolOptions | None) -> ContinualScore:
-        own = options_by_protocol(options or ProtocolOptions(), [protocol])[protocol]
+    def _score(
+        self, protocol: str, features: FeaturesOf, options: Mapping[str, str | None]
+    ) -> ContinualScore:
+        own = options_by_protocol([protocol], **options)[protocol]
         if self.num_stages < 2:
             raise RunError(
                 f"{self.run.path} has finished only stage 0, and accuracy needs an unlabelled stage. Run the training "
@@ -215,11 +215,11 @@ class RunEvaluation:
         training = self.recipe.training
         task = Task(
             trained=self.training_stages,
-            test_stages=lambda: self.test_stages(own.test_split),
-            test_images=lambda: self.test_images(own.test_split),
+            test_stages=lambda: self.test_stages(own.get("test_split")),
+            test_images=lambda: self.test_images(own.get("test_split")),
             features=features,
             count_of_stage=self.count_of_stage,
-            estimate=Counting(training, own.estimator or ESTIMATORS[0]).estimate,
+            estimate=Counting(training, own.get("estimator", ESTIMATORS[0])).estimate,
             part_routing=self.part_routing,
             native=self.native_predictions if features == self.features else None,
             method=self.recipe.model.variant,
