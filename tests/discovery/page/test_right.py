@@ -305,7 +305,9 @@ def test_a_window_answers_what_was_drawn_and_no_other(window: Window) -> None:
     asked = {"do": "confirm", "generation": window.get("state")["generation"], "blind": True}
     status, refused = window.do(images=[(counted["row"] + 1) % counted["count"]], **asked)
     assert (status, "another photograph" in refused["error"]) == (409, True)
-    assert window.do(images=[counted["row"]], **asked)[0] == 200
+    status, reply = window.do(images=[counted["row"]], **asked)
+    assert (status, reply["changed"]["rows"]) == (200, [counted["row"]])
+    assert reply["groups"] == window.get("state")["groups"]
     after = window.get("right")
     assert (after["drawn"], after["wrong"], after["looked"]) == (1, 0, 1)
     assert after["row"] != counted["row"]

@@ -145,7 +145,6 @@ def test_a_new_file_reaches_the_disk_before_it_has_its_name(registry, tmp_path, 
 def test_a_closed_file_is_whole_without_its_log(path, is_network, monkeypatch) -> None:
     monkeypatch.setattr(systems, "is_network_drive", lambda folder: is_network)
     registry = CategoryRegistry.open(path)
-    registry.write_ahead()
     for name in ("owl", "newt", "wren"):
         edits.rename(registry, 3, name)
     assert (registry.one("pragma journal_mode") == "wal") != is_network

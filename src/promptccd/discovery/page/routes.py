@@ -276,8 +276,12 @@ def _corrected(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]
         if kind in (Kind.IMAGE, Kind.IMAGES):
             keys = project.keys_of(value if kind is Kind.IMAGES else [value], str(asked.get("generation")))
             arguments[name] = keys if kind is Kind.IMAGES else keys[0]
-    with project.blind() if asked.get("blind") is True else nullcontext():
-        return _state(project.corrected(lambda: getattr(project, correction)(**arguments)))
+
+    def correct() -> None:
+        with project.blind() if asked.get("blind") is True else nullcontext():
+            getattr(project, correction)(**arguments)
+
+    return _state(project.corrected(correct))
 
 
 def regrouped(

@@ -169,15 +169,10 @@ class Store:
 
     def __init__(self, database: sqlite3.Connection | None = None, path: Path | None = None):
         self._database, self.path = database or open_database(":memory:", _SCHEMA, create=True), path
-        self._resets = 0
+        self._transactions = self._resets = 0
         weakref.finalize(self, close_whole, self._database)
         if database is None:
             self.run("insert into state values(0, 0, -1, 0, 0, 0, 0)")
-
-    def write_ahead(self) -> None:
-        """Make many corrections of a file quick; a command that corrects once has no use for it."""
-        assert self.path is not None
-        use_wal(self._database, self.path.parent)
 
     def read_from(self, other: "Store") -> None:
         """Replace all rows by the rows of another store."""
@@ -271,6 +266,9 @@ class Store:
     def transaction(self) -> Iterator[None]:
         """A transaction is atomic; a nested transaction belongs to the outer one."""
         is_inner = self._database.in_transaction
+        if self._transactions == 1 and self.path is not None and not is_inner:
+            use_wal(self._database, self.path.parent)  # a command that corrects once has no use for it
+        self._transactions += not is_inner
         self.run("savepoint inner" if is_inner else "begin immediate")
         try:
             yield

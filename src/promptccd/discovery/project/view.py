@@ -50,8 +50,8 @@ _GROUPS = f"select id, vector, name, {NAMED}, {ORIGIN} from category where {ACTI
 # What `undo` and `redo` would take: a person's correction, or a grouping, which says how many images, and not which.
 _STEP = ("number", "kind", "count", "name")
 _STEPS = """select iif(undone, 'redo', 'undo'), number, kind, case json_type(what, '$.images')
-  when 'array' then json_array_length(what, '$.images') when 'integer' then what ->> '$.images' else 0 end,
-  iif(json_type(what, '$.name') = 'text', what ->> '$.name', null) from log where number in (
+  when 'array' then json_array_length(what, '$.images') when 'integer' then json_extract(what, '$.images') else 0 end,
+  iif(json_type(what, '$.name') = 'text', json_extract(what, '$.name'), null) from log where number in (
     (select max(number) from log where not undone), (select min(number) from log where undone)) and not final"""
 _IMAGE = np.dtype([("row", "i4"), ("group", "i4"), ("sure", "f8"), ("flags", "u1")])
 
@@ -133,7 +133,6 @@ class ProjectView(Project):
                 f"{str(out)!r} contains no project: give a folder of photographs, or the --out of discover."
             )
         super().__init__(out)
-        self.write_ahead()
         self.out, self._kept = out, make_inside(out, PROJECT)
         self.title = self.folder.name
         self._laying = threading.Lock()
