@@ -402,10 +402,13 @@ class Store:
         touched, steps = set[Any](), list[tuple[str, list[Any]]]()  # touched are ids of categories
         try:
             for table, *texts in self.run(f"select tab, {columns}", entry.number):
-                here, target = (None if each is None else json.loads(each) for each in texts)
+                here, target = (json.loads(each or "null") for each in texts)  # `None` is no row
                 if table in ("category", "image"):
                     touched.update(each[0 if table == "category" else 3] for each in (here, target) if each)
-                steps.append(_replayed(table, here, target))
+                if table == "image" and target:
+                    target[1] = stored_key(target[1])
+                values = here[: ROWS[table][0]] if target is None else target
+                steps.append((_restoring(table, target is None), values))
         except (ValueError, TypeError, LookupError) as error:
             raise RegistryError(
                 "The log is damaged: the file was altered. Use an earlier copy of it."
@@ -460,15 +463,17 @@ class Store:
             return None
         changed = set[str]()
         entries = "entry in (select number from log where revision > ?) and tab in ('image', 'category')"
-        for table, *texts in self.run(f"select tab, before, after from change where {entries}", revision):
-            sides = [json.loads(each) for each in texts if each is not None]
+        columns = "tab, json_extract(ifnull(after, before), '$[1]'), before, after"
+        for table, key, *texts in self.run(f"select {columns} from change where {entries}", revision):
             if table == "image":
-                if len(sides) == 1:
+                if None in texts:
                     return None
-                changed.add(sides[0][1])
-            elif len({state == "aside" for _, _, state, *_ in sides}) == 2:
+                changed.add(key)
+                continue
+            sides = [json.loads(each) for each in texts if each is not None]
+            if len({state == "aside" for _, _, state, *_ in sides}) == 2:
                 members = self.run("select key from image where category = ?", sides[0][0])
-                changed.update(text_key(key) for (key,) in members)
+                changed.update(text_key(each) for (each,) in members)
         return changed
 
 
@@ -489,19 +494,16 @@ def text_key(key: str | bytes) -> str:
     return key.hex() if isinstance(key, bytes) else key
 
 
-def _replayed(table: str, here: Any, target: Any) -> tuple[str, list[Any]]:
-    """The statement that replaces a row of a change by another row, and its values; `None` is no row."""
+@cache
+def _restoring(table: str, is_gone: bool) -> str:
+    """The statement that deletes a row of a table, or gives it the values that it had."""
     count, columns = ROWS[table]
-    if target is None:
-        condition = " and ".join(f"{each} = ?" for each in columns[:count])
-        return f"delete from {table} where {condition}", here[:count]
-    if table == "image":
-        target[1] = stored_key(target[1])
+    if is_gone:
+        return f"delete from {table} where {' and '.join(f'{each} = ?' for each in columns[:count])}"
     sets = ", ".join(f"{each} = excluded.{each}" for each in columns[count:])
     return (
         f"insert into {table} values({', '.join('?' * len(columns))}) on conflict({', '.join(columns[:count])}) "
-        f"do {f'update set {sets}' if sets else 'nothing'}",
-        target,
+        f"do {f'update set {sets}' if sets else 'nothing'}"
     )
 
 

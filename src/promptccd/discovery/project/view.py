@@ -23,7 +23,7 @@ from promptccd.discovery.project.record import PROJECT, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry, has_registry
 from promptccd.discovery.project.right import draw, how_right
 from promptccd.discovery.project.rows import ACTIVE, NAMED, ORIGIN, SURE, alike_pairs
-from promptccd.discovery.project.store import GoneError, text_key
+from promptccd.discovery.project.store import GoneError, stored_key, text_key
 from promptccd.disk import make_inside, read_file, write_file
 from promptccd.errors import DiskError, RegistryError
 from promptccd.reports.charts import FEWEST_ON_MAP
@@ -229,7 +229,7 @@ class ProjectView(Project):
         why: dict[str, Any] = {
             "group": None if group == NO_CATEGORY else group,
             "state": next((name for name, bit in STATES.items() if columns.flags[row] & bit), "found"),
-            "sure": self.confidences.get(self.photos.keys[row]),
+            "sure": self.one("select confidence from image where key = ?", stored_key(self.photos.keys[row])),
             "measured": read_record(self.out)["measured"],
             "like": [],
             "others": [],
