@@ -305,7 +305,7 @@ def test_cancelled_work_can_be_gone_on_with(
     with ThreadPoolExecutor(1) as pool:
         finding = pool.submit(visitor.call, "group_again")
         assert slow.wait(30)
-        answer = edit(visitor, do="undo")
+        answer = edit(visitor, do="undo", number=0)
         assert (answer.status_code, "being worked on" in answer.text) == (409, True)
         visit.cancel()
         refused(finding.result(), "As you asked")
