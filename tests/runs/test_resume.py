@@ -328,7 +328,7 @@ def test_the_steps_of_a_stage_are_not_lost_where_what_follows_them_fails(
     loaded = RunDirectory(folder).load_state(0)
     assert loaded is not None
     assert (loaded[0].epoch, loaded[0].step) == (recipe.training.epochs, 0)
-    monkeypatch.setattr("promptccd.training.stage_trainer.StageTrainer.losses", fail)
+    monkeypatch.setattr("promptccd.methods.promptccd.MixtureObjective.losses", fail)
     with pytest.raises(KeyboardInterrupt):
         train_run(recipe)
     assert [each.name for each in folder.glob("stage*")] == ["stage0"], "without another step"
