@@ -290,7 +290,7 @@ class StageTrainer:
         totals = {"loss": torch.zeros((), device=device)}
         totals |= {name: value.to(device) for name, value in sums.items()}
         for step in range(first_step, self.steps):
-            losses = self.objective.losses(self._rows(forward, next(batches), planned[step], epoch, step))
+            losses = self.losses(forward, next(batches), planned[step], epoch, step)
             optimizer.zero_grad()
             self.accelerator.backward(losses["loss"])
             self.objective.adjust_gradients(epoch)
@@ -310,8 +310,13 @@ class StageTrainer:
             self._save_where_due(optimizer, epoch, step, totals)
         self._loss = self._finite(totals["loss"], epoch) / max(1, self.steps)
 
+    def losses(
+        self, forward: Forward, pixels: Tensor, indices: np.ndarray, epoch: int, step: int
+    ) -> dict[str, Tensor]:
+        """The losses of a step: `forward` is the model as Accelerate wrapped it, which synchronises gradients."""
+        return self.objective.losses(self._rows(forward, pixels, indices, epoch, step))
+
     def _rows(self, forward: Forward, pixels: Tensor, indices: np.ndarray, epoch: int, step: int = 0) -> Rows:
-        """The rows of a batch; in a step `forward` is the model as Accelerate wrapped it, which joins gradients."""
         view, prompted = self.evaluation_view, self.objective.prompted(epoch)
         views = normalise(pixels.to(self.accelerator.device, non_blocking=True), view.mean, view.std)
         place = self.context.of_batch(indices)
