@@ -23,7 +23,13 @@ Tensors = dict[str, torch.Tensor]
 
 CONFIG, WEIGHTS, PROCESSOR = "config.json", "model.safetensors", "preprocessor_config.json"
 INDEX = "model.safetensors.index.json"
-GAUSSIAN_NUMBERS = ("num_known", "known_share", "temperature", "sharpness", "balance")  # `CategoryGaussians`
+GAUSSIAN_NUMBERS = (
+    "num_known",
+    "known_share",
+    "temperature",
+    "sharpness",
+    "balance",
+)  # of `CategoryGaussians`
 SHARDS = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
 EVIL_MAP = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil", "AutoImageProcessor": "evil.Evil"}
 CANARY = "evil-ran"
@@ -335,7 +341,13 @@ KEYS: dict[str, Any] = {
     "sub_configs": {"vision_config": "evil"},
     "image_processor_type": "evil.Evil",
 }
-STEERING = ("auto_map", "_attn_implementation", "quantization_config", "trust_remote_code")
+STEERING = (
+    "auto_map",
+    "_attn_implementation",
+    "attn_implementation",
+    "quantization_config",
+    "trust_remote_code",
+)
 CONFIGS |= {f"key {key}": config(**{key: value}) for key, value in KEYS.items()}
 TABLE[37, "backbone", False] |= {f"backbone key {key}": config(**{key: KEYS[key]}) for key in STEERING}
 CONFIGS |= {f"inner key {key}": config(**{f"vision_config__{key}": KEYS[key]}) for key in STEERING}
@@ -375,11 +387,24 @@ NUMBERS: list[tuple[str, list[Any]]] = [
     ("vision_config__hidden_act", ["__import__", ["gelu"]]),
     ("vision_config__qkv_bias", ["yes"]),
     ("projection_output_size", [10**12, 0]),
+    ("projection_hidden_size", [-32]),
+    ("projection_bottleneck_size", [10**9]),
+    ("num_components", [10**9, -1]),
     ("native_categories", [7, [0, 1, 4, 9, 0, 0], [2**70], ["0"]]),
+    ("prompts_per_image", [0]),
+    ("prompt_copies", [0, 10**9]),
     ("prompt_place", ["middle"]),
-    ("spread", [None, {}, [1.0], SPREAD | {"slope": "steep"}]),
+    ("prompt_scale", ["evil"]),
+    ("covariance_type", ["evil"]),
+    ("confidence_temperature", [0, -0.1, "hot"]),
+    (
+        "spread",
+        [None, {}, 3, [1.0], SPREAD | {"reach": 0}, SPREAD | {"slope": "steep"}, SPREAD | {"more": 1}],
+    ),
     ("gaussians", [{}, 3, {"ids": 1, **dict.fromkeys(GAUSSIAN_NUMBERS, 1)}]),
+    ("initializer_range", [1e300]),
     ("stage", ["newest"]),
+    ("num_known", [-1]),
     ("dtype", ["int8", "os.system", {"": "float32"}]),
     ("count_estimate", [{}, 3, {"count": 2, "low": 3, "high": 1, "method": "x", "margin": "y"}]),
     ("category_ids", [7, [0, 0], [0, -1], [0, 2**70], [0, "1"], [False, True], list(range(100_001))]),
@@ -401,10 +426,14 @@ CONFIGS |= {
     "more blocks than weights": config(vision_config__num_hidden_layers=100),
 }
 TABLE[37, "promptccd-pp", False] |= {
+    "parts": config(num_parts=10**6),
+    "one part": config(num_parts=1),
     "pools": config(pool_size=65_536, prompt_length=4_096, num_parts=1_024),
 }
 TABLE[37, "promptccd-b", False] |= {
+    "pool of nothing": config(pool_size=0),
     "more prompts than there are": config(prompts_per_image=11),
+    "negative reach": config(prompt_reach=-1.0),
     "a foreign pool": config(pool="evil"),
 }
 TABLE[37, "backbone", False] |= {
@@ -452,16 +481,27 @@ PROCESSORS: dict[str, list[Any]] = {
     "auto_map": [{"AutoImageProcessor": "evil.Evil"}],
     KIND: ["Evil", "CLIPImageProcessor", ["BitImageProcessor"], None],
     "feature_extractor_type": ["evil.Evil"],
-    "size": [{"shortest_edge": 200_000}, "224", {"longest_edge": 18}, {"height": 18}],
-    "crop_size": [{"height": 200_000, "width": 200_000}],
+    "size": [
+        {"shortest_edge": 200_000},
+        {"shortest_edge": 0},
+        -4,
+        True,
+        "224",
+        {"longest_edge": 18},
+        {"height": 18},
+    ],
+    "crop_size": [{"height": 200_000, "width": 200_000}, {"height": 16.5, "width": 16}],
+    "do_center_crop": ["yes"],
     "do_resize": [False],
     "do_normalize": [False],
     "do_rescale": [7],
     "do_pad": [True],
     "rescale_factor": [0.0, 1e30],
-    "resample": ["evil"],
-    "image_mean": ["grey", [0.5, "x", 0.5]],
-    "image_std": [[0.5, 0.0, 0.5]],
+    "resample": [99, -1, "evil"],
+    "image_mean": ["grey", [0.5], [0.5, "x", 0.5], [0.5, 1e30, 0.5]],
+    "image_std": [[0.5, 0.0, 0.5], [0.5, -1.0, 0.5], [0.5, 1e-30, 0.5], [True, True, True]],
+    "trust_remote_code": [True],
+    "__call__": ["evil"],
 }
 EVIL_PROCESSOR = processor(image_processor_type="Evil", auto_map={"AutoImageProcessor": "evil.Evil"})
 for _base in ("promptccd", "backbone"):
@@ -474,23 +514,30 @@ for _base in ("promptccd", "backbone"):
 CONFIGS |= {
     "processor with code": EVIL_PROCESSOR,
     "processor of two edges": processor(size={"shortest_edge": 18, "longest_edge": 10**9}),
+    "processor below a patch": processor(crop_size={"height": 4, "width": 16}),
     "processor of many patches": processor(crop_size={"height": 2048, "width": 2048}),
     "processor without a crop": processor(do_center_crop=False),
     "another processor's file": write("processor_config.json", json.dumps({"auto_map": EVIL_MAP})),
+    "processor of another version": processor(processor_class=None, _valid_processor_keys=["x"]),
 }
 
 # Headers of the weights
 OFFSETS: dict[str, dict[str, Any]] = {
     "beyond the end": {"dtype": "F32", "shape": [2**20], "data_offsets": [0, 2**22]},
     "overflowing": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 16]},
+    "negative": {"dtype": "F32", "shape": [-4], "data_offsets": [0, 16]},
     "backwards": {"dtype": "F32", "shape": [4], "data_offsets": [16, 0]},
+    "words": {"dtype": "F32", "shape": "4", "data_offsets": "16"},
     "of a foreign type": {"dtype": "O", "shape": [4], "data_offsets": [0, 16]},
 }
 HEADERS: dict[str, Change] = {
     "weights empty": write(WEIGHTS, b""),
+    "weights of eight bytes": write(WEIGHTS, b"\0" * 8),
     "header without end": raw_header(b"{}", 2**63),
+    "header longer than the file": raw_header(b"{}", 10**7),
     "header of nine megabytes": raw_header(b" " * 9 * 2**20),
     "header empty": raw_header(b"{}"),
+    "header no JSON": raw_header(b"[[[[[[["),
     "header deep": raw_header(nested(100_000).encode()),
     "header binary": raw_header(bytes(range(128, 256))),
     "a hole": header(lambda held: {key: held[key] for key in list(held)[:-1]}),
@@ -509,8 +556,8 @@ FILES |= {
 }
 
 # Tensors
-DTYPES = ("int8", "int64", "bool", "float8_e4m3fn", "complex64")
-PLACES = ("layer.0", "last_weight", "prototypes", "mixture.means")
+DTYPES = ("int8", "uint8", "int64", "bool", "float8_e4m3fn", "complex64")
+PLACES = ("layer.0", "last_weight", "prototypes", "mixture.means", "position_embeddings")
 VALUES = ("nan", "inf", "-inf")
 FILES |= {f"weights of {name}": cast("last_weight", getattr(torch, name)) for name in DTYPES}
 FILES |= {f"{value} in {word}": put(word, float(value)) for word in PLACES for value in VALUES}
@@ -540,7 +587,9 @@ TARGETS = {
     "absolute": "/etc/passwd",
     "a pickle": "model.bin",
     "gone": "model-00007-of-00002.safetensors",
+    "in a folder": "inner/model.safetensors",
     "an address": "https://example.org/model.safetensors",
+    "a dot": ".safetensors",
     "a null": "a\0.safetensors",
 }
 FIRST = SHARDS[0]
@@ -550,6 +599,8 @@ FILES |= {
     "a shard above": beside,
     "a shard of no name": sharded(lambda placed: {"a": 7}),
     "index without a map": sharded(weight_map=None),
+    "index of a list": sharded(weight_map=["a"]),
+    "index of no tensors": sharded(weight_map={}),
     "ten thousand shards": sharded(weight_map={f"{n}": f"{n}.safetensors" for n in range(10**4)}),
     "index of more": sharded(lambda placed: placed | {"stranger": next(iter(placed.values()))}),
     "index of less": sharded(lambda placed: dict(list(placed.items())[1:])),
@@ -560,7 +611,16 @@ FILES |= {
 }
 
 # Pickles
-NAMES = ("optimizer.pt", "TRAINING.PKL", "pytorch_model.bin", "x.npy", "x.npz", "x.joblib", "in/a.pkl")
+NAMES = (
+    "optimizer.pt",
+    "TRAINING.PKL",
+    "a.Pickle",
+    "pytorch_model.bin",
+    "x.npy",
+    "x.npz",
+    "x.joblib",
+    "in/a.pkl",
+)
 TABLE[36, "promptccd", False] |= {f"pickle {name}": write(name, pickled()) for name in NAMES}
 TABLE[36, "promptccd", False] |= {
     "pickle in a linked folder": linked_folder,
@@ -573,6 +633,7 @@ TABLE[36, "backbone", False] |= {"pickle alone": both(gone(WEIGHTS), write("pyto
 CODE = ("modeling_promptccd.py", "configuration_promptccd.py", "__init__.py", "custom_generate/generate.py")
 CONFIGS |= {f"code in {name}": write(name, EVIL_CODE) for name in CODE}
 CONFIGS |= {
+    "an adapter": write("adapter_config.json", '{"base_model_name_or_path": "evil/model"}'),
     "a generation configuration": write("generation_config.json", "[["),
     "sums that are a list": write("checksums.json", "[]"),
     "sums that are deep": write("checksums.json", nested(10**5)),
@@ -581,7 +642,29 @@ CONFIGS |= {
 }
 
 # More of each kind
+PARTS = {
+    "partly overlapping": {"a": [0, 16], "b": [8, 24]},
+    "with a gap": {"a": [0, 8], "b": [16, 24]},
+    "of more bytes than the shape": {"a": [0, 24], "b": [24, 24]},
+}
 FILES |= {
+    f"parts {name}": raw_header(
+        json.dumps(
+            {key: {"dtype": "F32", "shape": [4], "data_offsets": span} for key, span in parts.items()}
+        ).encode(),
+        rest=b"\0" * 24,
+    )
+    for name, parts in PARTS.items()
+}
+ONE = b'{"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
+FILES |= {
+    "a tensor twice in the header": raw_header(b'{"a": ' + ONE + b', "a": ' + ONE + b"}", rest=b"\0" * 4),
+    "metadata of numbers": raw_header(b'{"__metadata__": {"format": 7}, "a": ' + ONE + b"}", rest=b"\0" * 4),
+    "an offset of a hundred digits": raw_header(
+        ONE.join((b'{"a": ', b"}")).replace(b"4]", b"9" * 100 + b"]")
+    ),
+    "weights of float8_e5m2": cast("last_weight", torch.float8_e5m2),
+    "weights of int32": cast("prototypes", torch.int32),
     "weights of uint16": cast("layer.1", torch.uint16),
     "a layer of no size": tensors(lambda held: held.update({first(held, "last_weight"): torch.zeros(0, 16)})),
     "named like attributes": tensors(lambda held: held.update({"__class__": torch.zeros(1)})),
@@ -590,7 +673,9 @@ FILES |= {
     ),
     "a shard that is a circle of links": both(sharded(), as_link(FIRST, FIRST)),
     "a shard of endless zeros": both(sharded(), as_link(FIRST, "/dev/zero")),
+    "a shard with backslashes": moved("..\\model.safetensors"),
     "an index in another folder": both(sharded(), as_link(INDEX, "/etc/hostname")),
+    "an index of numbers": both(sharded(), write(INDEX, '{"weight_map": 7}')),
     "another method's weights": config(model_type="promptccd-b"),
 }
 FILES |= {
@@ -605,6 +690,9 @@ CONFIGS |= {
     ),
     "types by part": config(dtype={"vision_config": "int8"}),
     "heads without a width": config(vision_config__num_attention_heads=256),
+    "processor of no known class": processor(image_processor_type="ViTImageProcessorEvil"),
+    "processor of any class": processor(image_processor_type="AutoImageProcessor"),
+    "names that are objects": config(category_names=[{"a": "b"}, {"c": "d"}]),
 }
 CONFIGS |= {
     "an adapter with weights": both(
