@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.discovery.page.conftest import (
     CHOSEN,
     EACH,
     KINDS,
+    WIDE,
     Person,
     edits_of,
     first_group,
@@ -24,9 +26,10 @@ from tests.discovery.page.conftest import (
     served,
     sizes,
 )
+from tests.discovery.page.test_together import served_alone
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Route
+    from playwright.sync_api import Browser, Request, Route
 
 pytestmark = pytest.mark.slow
 
@@ -385,17 +388,143 @@ def test_a_group_that_is_none_asks_where_they_go(person: Person, project: Path, 
     assert registry_in(project).category(number).size == size
 
 
-@pytest.mark.parametrize("leave", ["reload", "close", "go_back"])
-def test_an_answer_is_stored_however_the_page_is_left(person: Person, project: Path, leave: str) -> None:
+# Where answers are given, what is there by then, and the keys that answer; a name is typed.
+PLACES = {
+    "desk": (".answers .offer", ["1", "0"]),
+    "check": (".page img", ["1", "0"]),
+    "group": (".cell img", ["b", "Delete"]),
+    "groups": (".naming input", ["Enter"]),
+}
+# Rows that a key is about: what is sorted, pointed at on a screen of proposals, or has the focus.
+ASKED = """() => [...document.querySelector('promptccd-desk').shadowRoot.querySelectorAll(
+    '.quick .stage img, .page li.here img, .cell:focus')].map((each) => Number(each.dataset.row))"""
+
+
+def answer(person: Person, place: str, random: Random) -> set[int | str]:
+    """Answer at a place; the rows that it is about, or the name."""
+    where, keys = PLACES[place]
+    person.see(where)
+    given = set[int | str]()
+    if place == "groups":
+        person.page.keyboard.type(name := f"name {random.random()}")
+        given.add(name)
+    elif place == "group":
+        person.press("ArrowRight")
+    given.update(person.page.evaluate(ASKED))
+    person.page.keyboard.press(random.choice(keys))
+    if place == "check":
+        person.page.keyboard.press("ArrowRight")
+    assert given
+    return given
+
+
+def stored(project: Path) -> set[int | str]:
+    """Rows that a person has reviewed, and names of groups."""
+    registry, keys = registry_in(project), ProjectView(project).photos.keys
+    return {row for row, key in enumerate(keys) if key in registry.reviews} | {*registry.names().values()}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("leave", ["Escape", "go_back", "reload", "close", "kill"])
+def test_an_answer_is_stored_however_the_page_is_left(
+    browser: Browser, project: Path, place: str, leave: str
+) -> None:
+    """Up to three answers, the last of which may be on its way; a killed server has stored what it confirmed."""
+    random, given, confirmed = Random(f"{place} {leave}"), set[int | str](), set[int | str]()
+
+    def note(request: Request) -> None:
+        if "/api/edit" in request.url and request.response().status == 200:
+            sent = request.post_data_json
+            confirmed.update(sent.get("images", [sent.get("name")]))
+
+    with served_alone(project) as (process, window), person_at(browser, window.page.url) as person:
+        person.page.on("requestfinished", note)
+        person.go("view=" + place + f"&of={registry_in(project).active[0].id}" * (place == "group"))
+        if place == "groups":
+            person.click(".card .name")
+        elif place == "group":  # the first photograph gets the focus
+            person.click(".cell", modifiers=["Control"])
+            person.page.keyboard.press("Escape")
+        for number in range(random.randrange(1, 4)):
+            person.page.wait_for_timeout(250 * bool(number))
+            given |= answer(person, place, random)
+        person.page.wait_for_timeout(random.choice([0, 0, 1, 5, 20, 60, 200]))
+        if leave == "kill":
+            process.kill()
+            process.wait()
+            person.page.wait_for_timeout(100)
+            given = confirmed
+        else:
+            person.page.keyboard.press(leave) if leave == "Escape" else getattr(person.page, leave)()
+        due = time.monotonic() + 10
+        while not given <= stored(project) and time.monotonic() < due:
+            time.sleep(0.1)
+        person.visit.complaints.clear()  # the browser's own, of a server that is gone
+    assert given <= stored(project)
+
+
+@pytest.mark.parametrize("person", [WIDE], indirect=True)  # dragging is for a mouse
+def test_drag_photographs_onto_a_group(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    person.page.locator(".cell").nth(2).drag_to(person.page.locator(".list li").nth(2))
+    person.said("Moved 1 to")
+    assert registry_in(project).category(number).size == size - 1
+
+
+def test_one_whose_answer_is_taken_back_is_drawn_again(person: Person, project: Path) -> None:
     person.go("view=desk")
-    person.see(".answers .offer")
-    person.page.keyboard.press("1")
-    getattr(person.page, leave)()
-    for _ in range(100):
-        if registry_in(project).reviews:
-            break
-        time.sleep(0.1)
-    assert len(registry_in(project).reviews) == 1
+    for _ in range(4):
+        person.see(".answers .offer")
+        person.press("1")
+        person.page.wait_for_timeout(200)
+    person.see(".drawn")
+    row = person.page.locator(".photo").get_attribute("data-row")
+    for _ in range(2):
+        person.see(".answers .offer")  # before that the key is about nothing
+        person.press("1")
+        person.see(".drawn", state="detached")
+        assert [review.left > 0 for review in registry_in(project).reviews.values()].count(True) == 1
+        person.press("Control+z")
+        person.said("Taken back")
+        person.see(".drawn")
+        assert person.page.locator(".photo").get_attribute("data-row") == row
+        assert not any(review.left for review in registry_in(project).reviews.values())
+
+
+def test_search_opens_the_only_group_and_says_that_there_is_no_file(person: Person, project: Path) -> None:
+    number = registry_in(project).active[0].id
+    person.page.locator(".search").fill(f"group {number}")
+    person.press("Enter")
+    person.see(".cell")
+    assert person.page.evaluate("location.hash") == f"#view=group&of={number}"
+    assert person.page.locator(".search").input_value() == ""
+    person.click(".bar .back")
+    person.page.locator(".search").fill("no such thing")
+    person.press("Enter")
+    person.page.get_by_text("No file has such a name").wait_for()
+    person.click(".bar .back")
+    person.see(".cards")
+
+
+def test_pictures_that_scrolled_away_are_not_waited_for_and_all_in_view_come(person: Person) -> None:
+    person.go("view=all")
+    for share in (1, 0, 0.5, 1):
+        scroll = f"(each) => each.scrollTo(0, {share} * each.scrollHeight)"
+        person.page.locator(".photos .scroll").evaluate(scroll)
+    person.see(".cell img[src^=blob]")
+    person.page.wait_for_function(
+        "() => !document.querySelector('promptccd-desk').shadowRoot.querySelector('.cell img:not([src])')",
+        timeout=5000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("where", "said"), [("nonsense", "no such place"), ("group&of=99", "not there any more")]
+)
+def test_an_address_of_no_place_says_so(person: Person, where: str, said: str) -> None:
+    person.go(f"view={where}")
+    person.said(said)
+    assert person.page.locator(".card img").count()
 
 
 FOCUSED = """(path) => {
@@ -455,3 +584,37 @@ def test_f6_goes_from_area_to_area_and_back(person: Person, project: Path) -> No
     assert focused(person, "ariaPosInSet") == "1"
     person.press("/", "F6")
     assert "search" not in focused(person)
+
+
+def test_a_group_opened_by_key_has_the_focus_on_its_first_photograph(person: Person) -> None:
+    person.press("Tab")
+    assert focused(person, "className") == "skip"
+    person.press("Enter")
+    number = focused(person, "dataset.group")
+    assert person.actions <= 3
+    person.press("ArrowRight", "Enter")
+    person.see(".cell img")
+    person.page.wait_for_timeout(200)
+    assert focused(person, "ariaPosInSet") == "1"
+    opened = person.page.evaluate("location.hash").rpartition("=")[2]
+    assert opened != number
+    first = person.page.evaluate(CHOSEN)
+    person.press("]")
+    person.page.wait_for_timeout(400)
+    assert focused(person, "ariaPosInSet") == "1"
+    assert person.page.evaluate(CHOSEN) != first
+    person.press("Escape")
+    person.see(".card img")
+    person.page.wait_for_timeout(200)
+    assert focused(person, "dataset.group") not in (None, opened)  # the group that one came from
+
+
+@pytest.mark.parametrize("where", ["all", "group"])
+def test_it_is_at_most_three_tabs_to_the_first_photograph(person: Person, project: Path, where: str) -> None:
+    person.go("view=all") if where == "all" else first_group(person, project)
+    person.see(".cell img")
+    person.page.evaluate("document.querySelector('promptccd-desk').shadowRoot.activeElement?.blur()")
+    person.page.locator(".bar button").first.focus()  # the first stop of the page
+    person.press("Enter")
+    assert focused(person, "ariaPosInSet") == "1"
+    assert person.actions <= 3
