@@ -311,3 +311,15 @@ def test_a_folder_is_not_taken_for_what_was_named_of_the_hub(
     Path(NAME).mkdir(parents=True)
     with pytest.raises(OSError, match=f"folder '{NAME}' hides"):
         find_model(written)
+
+
+@pytest.mark.parametrize(("name", "code"), [("gated", "GatedRepo"), ("gated@v1", "RevisionNotFound")])
+def test_a_folder_of_the_owner_hides_no_answer_of_the_hub(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("user").mkdir()
+    headers = (("X-Error-Code", code), ("X-Error-Message", "no access"))
+    hub.plan(lambda met: "gated" in met.path, Fault(status=403, body=b"", headers=headers), math.inf)
+    with pytest.raises(OSError, match="no such folder, and user/gated: .*no access"):
+        find_model(f"user/{name}")

@@ -1,6 +1,7 @@
 """What instruments show, against what they are of."""
 
 import logging
+import warnings
 from itertools import combinations
 from pathlib import Path
 
@@ -181,6 +182,16 @@ def test_prompts_that_do_nothing_are_said_in_manifest_and_card(
         assert (TEXT["this-is-the-method-without-prompts"] in card) == said
         assert (recorded[stage]["prompt_effect"] < 1e-5) == said
     assert TEXT["this-is-the-method-without-prompts"] not in caplog.text
+
+
+def test_features_on_the_cpu_leave_a_gpu_alone(
+    unlabelled: StageImages, model: PromptCCDModel, monkeypatch
+) -> None:
+    """Such as one that is full: torch warns of pinned memory, since here is none."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        extract_features(model, unlabelled, VIEW, batch_size=4, num_workers=0)
 
 
 def test_the_image_whose_feature_is_no_number_is_named(

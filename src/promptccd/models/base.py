@@ -121,9 +121,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         vision = config.vision_config
         options = {"add_pooling_layer": False} if vision.model_type == "vit" else {}
         self.backbone: PreTrainedModel = MODEL_MAPPING[type(vision)](vision, **options)
-        self.backbone.fast_blocks = (
-            None  # `promptccd.training.fast` sets cheaper ways, for blocks that are plain
-        )
+        self.backbone.fast_blocks = None  # `promptccd.training.fast` sets it
         open_attention(blocks_of(self.backbone)[-1])  # which `attention_row` reads
         self.head = self.head_class(config)
         self.mixture: Any = None  # of a method that prompts with its components

@@ -18,7 +18,12 @@ from urllib.parse import unquote
 
 import torch
 from huggingface_hub import constants, get_session, get_token, is_offline_mode, snapshot_download, whoami
-from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.utils import tqdm, validate_repo_id
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -158,7 +163,9 @@ def find_model(
             validate_repo_id(place)
             root = _fetched(place, **options)
         except (HFValidationError, OSError) as error:
-            is_path = isinstance(error, HFValidationError) or os.path.isdir(os.path.dirname(written))
+            is_local = place == written and os.path.isdir(os.path.dirname(written))
+            is_gated = isinstance(error.__cause__, GatedRepoError)  # the Hub has it
+            is_path = isinstance(error, HFValidationError) or (is_local and not is_gated)
             why = f". {nothing_at(written)}" if is_path else f", and {place}: {error}"
             raise OSError(f"No model {written!r}: no such folder{why}") from error
     found = FoundModel(place, root, inner)
@@ -188,8 +195,8 @@ def _fetched(place: str, **options: Any) -> str:
                 raise
             return snapshot_download(place, **{**options, "local_files_only": True})
         except Exception:
-            cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else None
-            raise OSError(one_line(cause or error)) from error
+            cause = (isinstance(error, LocalEntryNotFoundError) and error.__cause__) or error
+            raise OSError(one_line(cause)) from cause
 
 
 def _namespace_of(name: str, options: Mapping[str, Any]) -> str:

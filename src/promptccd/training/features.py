@@ -22,11 +22,16 @@ from promptccd.training.progress import progress_bar
 
 
 def _loader(
-    images: StageImages, rows: range, view: EvaluationView, batch_size: int, num_workers: int | None
+    images: StageImages,
+    rows: range,
+    view: EvaluationView,
+    batch_size: int,
+    num_workers: int | None,
+    device: torch.device,
 ) -> DataLoader[Any]:
-    """Views of these rows of a stage, as uint8 ``(B, 3, S, S)``."""
+    """Views of these rows of a stage, as uint8 ``(B, 3, S, S)``; a model on the CPU touches no GPU."""
     options = loader_options(num_workers, batch_size * view.num_bytes)
-    collate, pinned = partial(_views, images, view), torch.cuda.is_available()
+    collate, pinned = partial(_views, images, view), device.type == "cuda"
     places: Any = rows  # a range has what a loader asks of a data set
     return DataLoader(places, batch_size=batch_size, collate_fn=collate, pin_memory=pinned, **options)
 
@@ -60,7 +65,7 @@ def extract_features(
     model.eval()
     rank, processes = place_among_processes()
     share = range(*shard_bounds(len(images), processes)[rank])
-    loader = _loader(images, share, view, batch_size, num_workers)
+    loader = _loader(images, share, view, batch_size, num_workers, device)
     features = torch.empty(len(share), model.config.vision_config.hidden_size, device=device)
     place = 0
 
@@ -99,7 +104,7 @@ def routing_agreement(
         labels = labeller(model.pretrained_patch_features(pixel_values))
         return (routed == labels).float().mean(dim=1).cpu()
 
-    loader = _loader(images, range(len(images)), view, batch_size, num_workers)
+    loader = _loader(images, range(len(images)), view, batch_size, num_workers, model.device)
     batches = progress_bar(loader, len(loader), f"part routing of stage {images.stage.index}")
     return torch.cat([in_smaller_batches(share_of, pixels) for pixels in batches]).numpy()
 

@@ -54,9 +54,7 @@ def pretrain_backbone(
     mean, std = (pixels.new_tensor(value).view(3, 1, 1) for value in (IMAGENET_MEAN, IMAGENET_STD))
     drawn = torch_generator("pretraining-targets", seed)
     targets = _KernelComponents(pixels, config.hidden_size, options, drawn)
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # the global generator, which transformers draws from, is restored
+    with torch.random.fork_rng(devices=[]):  # transformers draws from the global generator
         torch.default_generator.manual_seed(seed_of("pretraining-weights", seed))
         backbone = Dinov2Model(copy.deepcopy(config)).to(images.device)
     optimizer = torch.optim.AdamW(backbone.parameters(), weight_decay=options.weight_decay, betas=(0.9, 0.98))
