@@ -266,6 +266,10 @@ def test_a_stream_of_sessions_has_the_categories_of_its_source() -> None:
         assert set(truth) == set(range(stage.num_categories))
         source = [names[item] for item in table.select(stage.sample_ids)["label"]]
         assert [stages.categories[item] for item in truth] == source
+    other = StageStream.from_dataset(table, class_blocks=[2, 1, 1, 1], split_rule="sessions", seed=5)
+    for label in range(5):  # every category has other images by another seed, whatever its place in the order
+        drawn, others = ({*ids[ids % 5 == label]} for ids in (stages[3].sample_ids, other[3].sample_ids))
+        assert drawn != others
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,15 @@ def test_a_damaged_record_is_refused(tmp_path: Path, name: str) -> None:
         run.read(name)
 
 
+def test_a_damaged_table_of_scores_is_refused_before_anything_trains(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(RunError, match=r"results\.json in .* is damaged"):
+        train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, tmp_path)))
+    assert not (tmp_path / "history.jsonl").exists()
+
+
 def train(values: dict, folder: Path) -> None:
     values["training"]["output_dir"] = str(folder / "run")
     train_run(Recipe.from_dict(values))

@@ -42,9 +42,8 @@ def load_hub(name: str, config: str | None = None, revision: str | None = None) 
         DataError: the data set names a file that is not its own; no data were fetched.
         Exception: whatever `datasets` raises.
     """
-    with suppress(
-        LocalEntryNotFoundError, RepositoryNotFoundError
-    ):  # `datasets` reports it, or has read it before
+    # `datasets` reports what is missing, or has read the data set before.
+    with suppress(LocalEntryNotFoundError, RepositoryNotFoundError):
         options: dict[str, Any] = {"repo_type": "dataset", "revision": revision, "allow_patterns": [*CARDS]}
         found = Path(snapshot_download(name, **options))
         for card in CARDS:

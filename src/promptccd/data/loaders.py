@@ -27,14 +27,15 @@ def workers_for(wanted: int | None, batch_bytes: int = 0) -> int:
     The results are byte-identical for any number.
 
     Args:
-        wanted: number of processes; `None` is none without a GPU, else its share of the cores, up to `MOST_USUAL`.
+        wanted: number of processes; by default 0 without a GPU, else this process's share of the cores, up to
+            `MOST_USUAL`.
         batch_bytes: of a batch of tensors, which go through shared memory; containers have 64 MB of it.
     """
     cores, free = systems.available_cores(), systems.free_shared_memory()
-    if wanted is None:  # the launcher's environment says how many processes train on this machine
-        share = cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        wanted = min(MOST_USUAL, share) if torch.cuda.is_available() else 0
-    workers = min(wanted, cores)
+    if wanted is None and torch.cuda.is_available():
+        # The launcher's environment says how many processes train on this machine.
+        wanted = min(MOST_USUAL, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    workers = min(wanted or 0, cores)
     if not batch_bytes or not workers or free is None:
         return workers
     fitting = free // (IN_FLIGHT * batch_bytes)

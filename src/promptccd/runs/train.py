@@ -188,7 +188,8 @@ class _Training:
         finished: list[int] = same_on_all([stage for stage in candidates if trusted(self.run.stage(stage))])
         if finished:
             logger.info("Finished already in %s: stages %s.", self.run.path, ", ".join(map(str, finished)))
-        if self.is_main and finished:
+        if self.is_main:
+            # Even if nothing is finished, a damaged table of scores is refused before anything trains.
             score_finished(self.run, self.stages, finished)
             for stage in finished:
                 self.run.forget_states(stage)
