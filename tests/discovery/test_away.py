@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,17 @@ def test_an_ambiguous_name_is_refused(found, backbone_folder, album):
     with pytest.raises(RegistryError, match=TEXT["2-images-are-called-1-001"]):
         Project(found).find("1-001.png")
     assert Project(found).find("sub/1-001.png") != Project(found).find("album/1-001.png")
+
+
+@pytest.mark.slow
+def test_what_was_taken_out_of_an_archive_is_away(backbone_folder, album, tmp_path):
+    archive, out = tmp_path / "album.zip", tmp_path / "found"
+    for count in (8, 6):
+        with zipfile.ZipFile(archive, "w") as packed:
+            for path in sorted(album.iterdir())[:count]:
+                packed.write(path, path.name)
+        if count == 6:
+            assert state(out)[0] == 0  # another archive, until it is read
+        assert run(backbone_folder, archive, out) == 0
+        assert state(out)[:2] == (count, count)
+    assert len(Project(out).away()) == 2

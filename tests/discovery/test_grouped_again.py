@@ -17,7 +17,14 @@ from torch.nn.functional import normalize
 
 from promptccd.cli.main import main
 from promptccd.clustering import CountEstimate
-from promptccd.discovery import DiscoverySession, Project, SeenFiles, discover, stage_grouping
+from promptccd.discovery import (
+    DiscoveryResult,
+    DiscoverySession,
+    Project,
+    SeenFiles,
+    discover,
+    stage_grouping,
+)
 from promptccd.discovery.options import PAGE
 from promptccd.discovery.project import CategoryRegistry, GoneError, StageGroups, edits
 from promptccd.discovery.project.record import PROJECT, RECORD
@@ -171,6 +178,22 @@ def test_a_given_number_counts_nothing_set_aside(tiny_backbone: Path, found: Pat
     for count in (500, 0):
         with pytest.raises(DataError, match=f"got {count}"):
             session.group(count)
+
+
+@pytest.mark.moderate
+def test_all_may_be_set_aside(again, found: Path, album: Path) -> None:
+    def without_groups(images: Path = album) -> DiscoveryResult:
+        project = Project(found)
+        for each in project.active:
+            project.set_aside(each.id)
+        return again(images)
+
+    assert {row.status for row in without_groups().rows} == {"aside"}
+    more = write_pictures(album.parent / "more", [4], 6, seed=31)
+    assert without_groups(more).report.used == 6
+    last = without_groups(write_pictures(album.parent / "one", [0], 1, seed=77))
+    assert [row.status for row in last.rows] == ["aside"]
+    assert last.estimate == CountEstimate.known(1)
 
 
 @pytest.mark.moderate
