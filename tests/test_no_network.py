@@ -86,10 +86,26 @@ assert len(NOTED) == 6, NOTED
     subprocess.run([sys.executable, "-c", attempts], cwd=ROOT, check=True, timeout=60)
 
 
-def ports_of(words: list[str], folder: Path) -> set[str]:
-    """What a program of Python and all that it starts are seen to listen on."""
+BINDS = """
+import os, sys
+def watch(event, values):
+    if event == "socket.bind" and isinstance(values[1], tuple):
+        with open(os.environ["BOUND"], "a") as bound:
+            print(values[1], file=bound)
+sys.addaudithook(watch)
+"""
+
+
+def ports_of(words: list[str], folder: Path) -> list[str]:
+    """What a program of Python and all that it starts bind, and what they are seen to listen on, whoever opened it."""
+    (folder / "sitecustomize.py").write_text(BINDS)
+    (folder / "bound").write_text("")
+    paths = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PYTHONPATH": paths, "BOUND": str(folder / "bound")}
     with (folder / "said").open("w") as said:
-        process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=said, stderr=said)
+        process = subprocess.Popen(
+            [sys.executable, *words], cwd=ROOT, env=environment, stdout=said, stderr=said
+        )
     seen, parent = set[str](), psutil.Process(process.pid)
     while process.poll() is None:
         with suppress(psutil.Error):
@@ -98,16 +114,16 @@ def ports_of(words: list[str], folder: Path) -> set[str]:
                 seen |= {str(one.laddr) for one in opened if one.status == psutil.CONN_LISTEN}
         time.sleep(0.05)
     assert process.returncode == 0, (folder / "said").read_text()
-    return seen
+    return [*sorted(seen), *(folder / "bound").read_text().splitlines()]
 
 
 @pytest.mark.slow
 def test_cells_in_processes_of_their_own_open_no_port(material: Path, tmp_path: Path) -> None:
     listens = "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); time.sleep(1)"
     started = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {listens!r}])"
-    assert len(ports_of(["-c", started], tmp_path)) == 1
+    assert len(ports_of(["-c", started], tmp_path)) == 2  # bound, and seen to listen
     sweep = ["sweep", "--config", str(material / "recipe.yaml"), "--seeds", "1", "2", "--jobs", "2"]
-    assert ports_of(["-m", "promptccd", *sweep, "--out", str(tmp_path / "sweep")], tmp_path) == set()
+    assert ports_of(["-m", "promptccd", *sweep, "--out", str(tmp_path / "sweep")], tmp_path) == []
 
 
 @pytest.mark.fault(48)
