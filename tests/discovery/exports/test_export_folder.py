@@ -16,6 +16,7 @@ from promptccd import systems
 from promptccd.discovery.exports.export_folder import DIGITS, WORK, Export, ExportFolder, Item, link_or_copy
 from promptccd.disk import EXPORTED
 from promptccd.errors import DataError, DiskError, RunError
+from promptccd.locks import LOCK, OWNER
 from tests.messages import TEXT
 
 
@@ -78,7 +79,8 @@ def test_an_export_has_its_files_and_those_of_a_person(tmp_path, files, kept, ha
     there = {place: text for place, text in files.items() if text != "gone"}
     assert tree(folder) == {**there, **mine} and (folder / "link").readlink() == Path("nowhere")
     assert (found.written, found.kept, found.left) == (len(there) - kept, kept, [])
-    assert not (tmp_path / f"{WORK}out").exists()  # with its lock
+    # A lock that is deleted keeps nobody out who is about to take it.
+    assert {each.name for each in (tmp_path / f"{WORK}out").iterdir()} == {LOCK, OWNER}
     assert [name for name, _ in found.missing] == [each for each in files if "gone" in each]
     record = (folder / EXPORTED).read_bytes()
     export(tmp_path / "new", there)

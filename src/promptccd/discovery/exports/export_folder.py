@@ -190,10 +190,8 @@ class ExportFolder:
                     "free some space or make it writable, and repeat the command."
                 ) from error
             finally:
-                if not (work / OLD).exists():  # a lock may be deleted by its owner
-                    shutil.rmtree(work, ignore_errors=True)
-        with contextlib.suppress(OSError):  # Windows deletes the lock when it is released
-            work.rmdir()
+                if not (work / OLD).exists():  # the lock stays: another process may be about to take it
+                    shutil.rmtree(work / NEW, ignore_errors=True)
 
     def add(self, item: Item) -> str:
         """Make a file part of the folder.
