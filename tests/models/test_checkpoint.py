@@ -183,7 +183,9 @@ GAUSSIANS = {"ids": [0, 4, 1], **dict.fromkeys(GAUSSIAN_NUMBERS, 0.9), "num_know
     ("key", "accepted", "refused"),
     [
         ("category_ids", [[5, 2**53 - 1]], [[5, -1], [5, 2**53], [5, 5], [True, 5], [1.0, 5], ["1", 5], [5], 7]),
-        ("category_names", [["a" * 1000, "\u200d\xa0"]], [["a", "a" * 1001], ["a", "b\u2028c"], ["a\0", "b"], [1, 2]]),
+        ("category_names", [["a" * 1000, "\u200d\xa0"]], [
+            ["a", "a" * 1001], ["a", "b\u2028c"], ["a\0", "b"], ["a\x9f", "b"], ["a\u2029", "b"], [1, 2],
+        ]),
         ("vision_config", [None, {}, {"model_type": "vit"}], [[1], {"model_type": 3}, {"hidden_size": 0}]),
         ("torch_dtype", ["float32", "bfloat16", None], ["int8", "system", {"": "float32"}]),
         ("count_estimate", [None], [{}, 3]),
