@@ -66,11 +66,14 @@ class Windows:
 
     def run(self, code: str) -> str:
         """What lines print, which may use the names of `BEGIN`."""
-        (self.place / OURS).write_text(BEGIN + code, encoding="utf-8")
-        words = [sys.executable, str(self.place / OURS), str(self.disk)]
-        done = subprocess.run(words, env=self.environment, capture_output=True, text=True)
+        done = subprocess.run(self.script(code), env=self.environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    def script(self, code: str) -> list[str]:
+        """The command that runs lines."""
+        (self.place / OURS).write_text(BEGIN + code, encoding="utf-8")
+        return [sys.executable, str(self.place / OURS), str(self.disk)]
 
     def start(self, *words: str | Path, **options: object) -> "subprocess.Popen[str]":
         """A command, in the folder."""
@@ -148,6 +151,25 @@ assert systems.available_cores() == os.cpu_count() and systems.free_memory() > 1
     assert (windows.disk / "log").read_bytes() == b"two\nthree\n"
     assert (windows.disk / "stage0/deep/b.json").read_bytes() == b"[\n 1,\n 2\n]"
     assert refused(windows.place) == ["replace a"]  # while it was open
+
+
+@pytest.mark.slow
+def test_a_lock_names_its_owner_and_ends_with_it(windows):
+    hold = windows.script("held = FolderLock(here); print(os.getpid(), flush=True); time.sleep(60)")
+    with subprocess.Popen(hold, env=windows.environment, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        number = owner.stdout.readline().strip()
+        output = windows.run("print(refusal(lambda: FolderLock(here), RunError))")
+        owner.kill()
+    assert f"(process {number}) is writing to" in output
+    windows.run(
+        """
+held = FolderLock(here, wait_s=5)
+assert str(os.getpid()) in str(refusal(lambda: FolderLock(here), RunError))  # twice in a process, too
+held.close()
+FolderLock(here).close()
+"""
+    )
 
 
 @pytest.mark.moderate

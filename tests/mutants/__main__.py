@@ -28,6 +28,8 @@ PRELOADED = (  # by tests of most areas; none of them may import this package
 MORE = {  # tests of an area beside those that are called after it
     # What models of one method do by themselves is tested beside it, and how they are found beside the Hub.
     "models": "methods hub/test_asking.py",
+    # A model of a method is tested beside all models, its losses beside their reference.
+    "methods": "models training/test_reference.py",
     "training": "runs/test_devices.py runs/test_recipes.py reports/test_history.py "
     "cli/test_values.py cli/test_mistakes.py data/test_benchmarks.py data/test_spectrum.py",
     "images": "discovery/intake",
@@ -37,6 +39,7 @@ MORE = {  # tests of an area beside those that are called after it
     "reports": "runs/test_sweep.py runs/test_sweep_devices.py runs/test_engines.py",
     "cli": "runs/test_sweep.py hub/test_push.py hub/test_space.py reports",
     "discovery": "spaces",
+    "discovery/page": "spaces",
     "discovery/project": "discovery",
     "discovery/intake": "discovery/test_cache.py",
     **dict.fromkeys(("__init__.py", "on_demand.py"), "cli/test_quick.py"),

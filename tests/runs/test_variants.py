@@ -1,5 +1,6 @@
 """Every variant through the same loop: interrupted anywhere, loaded from any stage, evaluated and explained."""
 
+import itertools
 import json
 import os
 import re
@@ -19,8 +20,10 @@ from safetensors.torch import load_file
 from transformers import AutoModel
 
 from promptccd.cli.main import main
+from promptccd.clustering import calibrated
 from promptccd.errors import InterruptedRunError
 from promptccd.evaluation import ContinualScore
+from promptccd.models.assignment import two_shares
 from promptccd.runs import RunDirectory, RunEvaluation, explain_image, load_model, load_view, train_run
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.recipe import Recipe
@@ -169,6 +172,32 @@ def test_stages_are_the_same_however_a_run_is_interrupted_and_killed(
         assert model.config.stage == stage
     scored = RunEvaluation(str(tmp_path / "whole")).evaluate().to_dict()["stages"]
     assert scored == whole.to_dict()["stages"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [45, 130])
+def test_a_kill_while_a_stage_fits_the_calibrated_mixture_changes_no_byte(
+    step: int, recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a step of expectation-maximisation, of which a stage has two times `STEPS` and one to predict."""
+    values = merged(recipe_values, VARIANTS["gcd"])
+    train_run(in_folder(values, tmp_path / "whole"))
+
+    def train_until_killed() -> None:
+        steps = itertools.count(1)
+
+        def killed_when_due(*given: Any) -> torch.Tensor:
+            if next(steps) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return two_shares(*given)
+
+        monkeypatch.setattr(calibrated, "two_shares", killed_when_due)
+        train_run(in_folder(values, tmp_path / "killed"))
+
+    assert in_a_fork(train_until_killed) == -signal.SIGKILL
+    assert not RunDirectory(tmp_path / "killed").stage(3).exists()
+    train_run(in_folder(values, tmp_path / "killed"))
+    assert stage_hashes(tmp_path / "killed") == stage_hashes(tmp_path / "whole")
 
 
 @pytest.mark.slow

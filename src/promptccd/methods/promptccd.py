@@ -1,6 +1,5 @@
 """PromptCCD: prompts are components of a mixture, which is fitted again as the features move."""
 
-import copy
 import logging
 import math
 from dataclasses import field
@@ -260,7 +259,9 @@ class PromptCCDModel(CategoryDiscoveryModel):
 
         Its first components are the known categories, and `set_categories` names the remaining components.
         """
-        self.native_mixture = copy.deepcopy(self.mixture)
+        width, kind = self.config.vision_config.hidden_size, self.config.covariance_type
+        # In float32, also where a model, and so the mixture that prompts, is in half precision.
+        self.native_mixture = GaussianMixture(0, width, kind).to(self.mixture.means.device)
         self.native_mixture.load(*fitted)
         unnamed = self.native_mixture.num_components - len(known)
         self.config.native_categories = [*known, *[-1] * unnamed]
