@@ -20,9 +20,8 @@ from tqdm import tqdm
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # the demo has one bar in place of many
 
 from promptccd import CategoryDiscoveryCallback, TrainingArguments
-from promptccd.evaluation.tables import variant_averages
 from promptccd.reports import write_report
-from promptccd.runs import RunEvaluation, stage_stream
+from promptccd.runs import stage_stream
 from promptccd.trainer import train_recipe
 from promptccd.training.callbacks import RunState, TrainingControl
 from promptccd.training.recipe import Recipe
@@ -95,16 +94,13 @@ def main() -> None:
     bar = DemoBar([len(stage) for stage in stage_stream(recipe.data, options.seed)], options.epochs)
     train_recipe(recipe, callbacks=[bar])
     bar.show("report", 1 - REPORT)
-    page = write_report([out], out / "report")
-    evaluation = RunEvaluation(str(out))
-    scores = {out.name: [evaluation.run.results_up_to(evaluation.num_stages - 1)]}
-    compared = variant_averages(scores | {"frozen start": [evaluation.frozen_backbone()]})
+    page = write_report([out], out / "report", baselines=True)
     bar.show("finished", 1.0)
     bar.bar.close()
     found = json.loads((out / "report/report.json").read_text(encoding="utf-8"))["sections"]
     print("\nPercent right, average of three streams    labelled before     new")
-    for row in compared.itertuples():
-        print(f"  {row.variant:40}{row.old:16.1f}{row.new:8.1f}")
+    for row in found["compared"]:
+        print(f"  {row['variant']:40}{row['old']:16.1f}{row['new']:8.1f}")
     print(
         f"\n{len(found['discovered'])} categories were discovered; there are 10. Their pictures are here:\n  {page}"
     )

@@ -53,6 +53,7 @@ _REPORT: Arguments = {
     "runs": dict(metavar="RUN", nargs="+", help="output_dir of a training; runs named NAME-seedN are averaged"),
     "--out": dict(metavar="DIR", required=True, help="folder of the page and its numbers"),
     "--compare": dict(action="store_true", help="comparison of runs of different names"),
+    "--baselines": dict(action="store_true", help="comparison with the frozen backbone of the start"),
     "--samples": dict(type=whole_number(0, 1_000), default=8,
         help="images shown per discovered category (default: 8)"),
 }  # fmt: skip
@@ -153,7 +154,7 @@ def report_command(options: argparse.Namespace) -> None:
         page = reports.write_run_comparison(options.runs, options.out)
     else:
         page = reports.write_report(
-            options.runs, options.out, options.samples, dataset=options.dataset,
+            options.runs, options.out, options.samples, options.baselines, dataset=options.dataset,
             num_workers=options.num_workers, image_cache=options.image_cache,
         )  # fmt: skip
     show(

@@ -16,6 +16,7 @@ from promptccd.evaluation.tables import (
     ABSENT,
     AVERAGE,
     Grid,
+    average_grid,
     over_runs,
     text_grid,
     texts,
@@ -46,6 +47,7 @@ from promptccd.training.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
+FROZEN = "frozen start"  # the backbone before any training, as a row of a page
 COSTS = ["variant", "stage", "seconds", "process_mb", "gpu_mb"]
 MOST_DRAWN = 60  # of a figure that can still be read
 VariantScores = Mapping[str, Sequence[ContinualScore]]
@@ -60,13 +62,16 @@ STREAM_COLUMNS = {
 }  # headings of a table of `stream_rows`, by name
 
 
-def write_report(paths: Sequence[str | Path], out: str | Path, samples: int = 8, **data: Any) -> Path:
+def write_report(
+    paths: Sequence[str | Path], out: str | Path, samples: int = 8, baselines: bool = False, **data: Any
+) -> Path:
     """Write a report of one run, or of several that differ in their seed: means, and pictures of the first.
 
     Args:
         paths: folders of the runs.
         out: folder for the page, ``index.html``, whose path is returned, ``report.csv`` and ``report.json``.
         samples: pictures per discovered category; 0 for no cards.
+        baselines: whether the frozen backbone of the start is scored too.
         data: ``dataset``, ``num_workers`` and ``image_cache`` of `RunEvaluation`.
 
     Raises:
@@ -76,6 +81,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, samples: int = 8,
     require_seeds_alone(paths)
     name = without_seed(Path(paths[0]).resolve().name)
     runs: list[ReportedRun] = []
+    scores: dict[str, list[ContinualScore]] = {name: []}
     for path in paths:
         evaluation = RunEvaluation(str(path), **data)
         if evaluation.num_stages < 2:
@@ -88,13 +94,17 @@ def write_report(paths: Sequence[str | Path], out: str | Path, samples: int = 8,
                 f"{path} has no accuracy that could be averaged: report its runs separately."
             )
         runs.append(ReportedRun(evaluation))
+        scores[name].append(runs[-1].score)
+        if baselines and is_scored:
+            scores.setdefault(FROZEN, []).append(evaluation.frozen_backbone())
         if len(runs) == 1:
             found, drawn = _cards(evaluation, runs[0], samples)
     first, facts, cards = runs[0], _run_facts(runs), [card for card in found if card]
     tables = report_tables(runs, cards)
     if is_scored:
         title, template = f"Report of {name}", "report.html.jinja"
-        sections = _scored_sections(runs, tables)
+        sections = _scored_sections(runs, tables, scores)
+        tables |= {"compared": variant_averages(scores).round(4)} if baselines else {}
     else:
         title, template = f"Report of {first.name}", "streams.html.jinja"
         tables = stream_tables(evaluation) | tables
@@ -269,13 +279,21 @@ def stage_charts(stages: pd.DataFrame, variants: Iterable[str]) -> list[Chart]:
     return charts
 
 
-def _scored_sections(runs: Sequence[ReportedRun], tables: ReportTables) -> dict[str, object]:
+def _scored_sections(
+    runs: Sequence[ReportedRun], tables: ReportTables, scores: VariantScores
+) -> dict[str, object]:
     """Sections of the page of scored runs; figures without ``±`` are of the first run."""
-    run, summary = runs[0], tables["summary"]
+    run, summary, charts = runs[0], tables["summary"], list[Chart]()
+    compared: Grid = ([], [])
+    if FROZEN in scores:
+        stages, compared = stage_table(scores), average_grid(scores)
+        charts = stage_charts(stages, stages["variant"].unique())[1:]  # Old and New
     return {
         "averages": {part: texts(summary, part)[-1] for part in PARTS},
         "found": f"{run.score.stages[-1].num_categories} of {run.num_true[-1]}",
         "scores": text_grid(summary.drop(columns=["runs", "true_categories", "true_categories_std"])),
+        "compared": compared,
+        "compared_charts": charts,
         "confusion": [(stage, confusion_map(own)) for stage, own in confusion(run).groupby("stage")],
         "block_map": block_map(tables["blocks"]),
         "blocks": text_grid(over_runs(tables["forgetting"], ["block"])),
