@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from promptccd.cli.main import COMMANDS
-from promptccd.discovery.project import load_registry
+from promptccd.discovery import FORMATS, DiscoverySession, discover
+from tests.discovery.conftest import write_pictures
 from tests.messages import TEXT
 from tests.test_structure import EXPORTED, MODULES, PACKAGES
 
@@ -72,16 +73,29 @@ def test_no_help_waits_for_what_its_command_needs() -> None:
     assert python(code, *names).splitlines() == [f"{name} []" for name in names]
 
 
+OF_A_PROJECT = [
+    *("list", "right", "rename 0 heron", "undo", "redo", "aside 0", "back 0", "merge 0 1"),
+    *("folders", "sidecars", "publish", "table"),
+]
+
+
 @pytest.mark.moderate
-def test_reading_and_renaming_categories_imports_nothing_heavy(tmp_path: Path, trained_run: Path) -> None:
-    registry = load_registry(trained_run / "stage3")
-    registry.write_to(tmp_path / "categories.sqlite")
-    assert heavy_modules_of(["categories", tmp_path, "list"]) == "[]"
-    some = next(iter(registry.categories))
-    assert heavy_modules_of(["categories", tmp_path, "rename", some, "night heron"]) == "[]"
-    assert "night heron" in python(
-        "import promptccd_command; promptccd_command.main()", "categories", tmp_path, "list"
+def test_a_project_is_corrected_and_exported_without_anything_heavy(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    found = tmp_path / "found"
+    images = write_pictures(tmp_path / "album", [0, 1, 2], per_category=2)
+    discover(DiscoverySession.open(tiny_backbone), images, found, num_categories=3)
+    code = (
+        "import sys\nfrom promptccd.cli.main import main\n"
+        "for words in sys.argv[2:]:\n"
+        f"    command = 'export' if words in {[*FORMATS]} else 'categories'\n"
+        "    ended = main([command, sys.argv[1], *words.split()])\n"
+        f"    heavy = [each for each in {(*HEAVY, 'pandas', 'scipy', 'jinja2')} if each in sys.modules]\n"
+        "    print('ended', words, ended, heavy)"
     )
+    printed = [line for line in python(code, found, *OF_A_PROJECT).splitlines() if line.startswith("ended")]
+    assert printed == [f"ended {words} 0 []" for words in OF_A_PROJECT]
 
 
 AUTO = "from transformers import AutoConfig, AutoModel, pipeline"

@@ -7,9 +7,9 @@ from promptccd.on_demand import give_names_on_demand
 if TYPE_CHECKING:
     from promptccd.clustering.calibrated import CalibratedMixture as CalibratedMixture
     from promptccd.clustering.constraints import GroupingConstraints as GroupingConstraints
+    from promptccd.clustering.count_estimate import CountEstimate as CountEstimate
     from promptccd.clustering.counting import PRIORS as PRIORS
     from promptccd.clustering.counting import CountCalibration as CountCalibration
-    from promptccd.clustering.counting import CountEstimate as CountEstimate
     from promptccd.clustering.counting import Trial as Trial
     from promptccd.clustering.counting import calibrate as calibrate
     from promptccd.clustering.counting import estimate_as_taught as estimate_as_taught

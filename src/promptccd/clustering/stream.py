@@ -16,7 +16,7 @@ import torch
 from scipy.stats import binom
 from torch import Tensor
 
-from promptccd.clustering.counting import CountEstimate
+from promptccd.clustering.count_estimate import CountEstimate
 from promptccd.data.randomness import numpy_generator
 from promptccd.models.assignment import squared_distances
 

@@ -10,7 +10,6 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
@@ -125,7 +124,7 @@ def inside(path: str, roots: Sequence[str]) -> str:
         raise SkippedFileError(
             "link that leads back to itself" if loops else "link to a file that does not exist"
         ) from None
-    if not any(Path(target).is_relative_to(root) for root in roots):
+    if not any(is_below(target + os.sep, root) for root in roots):  # or is a root itself
         raise SkippedFileError(OUTSIDE)
     return target
 

@@ -6,19 +6,22 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import TYPE_CHECKING, Any
 
 from promptccd.disk import make_folder, remove_leftovers, write_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from jinja2 import Environment
 
 JsonRecord = dict[str, Any]
 
 
 @cache
-def templates_of(package: str) -> Environment:
+def templates_of(package: str) -> "Environment":
     """Renders templates in ``templates/`` of a package; it escapes every value, and a missing value is an error."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # slow to import, and tables need no page
+
     return Environment(
         loader=PackageLoader(package),
         autoescape=True,
@@ -33,13 +36,13 @@ def render_page(template: str, **values: Any) -> str:
     return templates_of("promptccd.reports").get_template(template).render(**values)
 
 
-def records(table: pd.DataFrame) -> list[JsonRecord]:
+def records(table: "pd.DataFrame") -> list[JsonRecord]:
     """The rows of a table as JSON types: numbers with ten decimals, null for missing numbers."""
     return json.loads(table.to_json(orient="records", double_precision=10))
 
 
 def write_report_files(
-    out: str | Path, page: str, title: str, facts: Mapping[str, str], sections: Mapping[str, pd.DataFrame]
+    out: str | Path, page: str, title: str, facts: Mapping[str, str], sections: "Mapping[str, pd.DataFrame]"
 ) -> Path:
     """Write ``index.html``, ``report.json`` and ``report.csv`` into a folder; returns the path of the page.
 

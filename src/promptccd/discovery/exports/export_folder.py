@@ -372,7 +372,8 @@ def _own(root: Path) -> list[str]:
     for parent, folders, names in os.walk(root, onerror=fail):
         links = [name for name in folders if systems.is_link(Path(parent, name))]
         folders[:] = [name for name in folders if name not in links]
-        found += [Path(parent, name).relative_to(root).as_posix() for name in (*names, *links)]
+        inside = "" if parent == str(root) else f"{Path(parent).relative_to(root).as_posix()}/"
+        found += [f"{inside}{name}" for name in (*names, *links)]
     # A group, or a folder of photographs, may be called like a folder that systems leave.
     left = {EXPORTED, *(each for each in found if systems.left_by_system(each.rpartition("/")[2]))}
     return sorted(each for each in found if each not in left)

@@ -31,8 +31,7 @@ def fill(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow]) ->
         item = Item(place, row.sha256[:DIGITS], make, row.file, is_bare=not path, is_hashed=True)
         places.append(folder.add(item))
     found = folder.finish(sum(map(bool, places)), notes)
-    copies = sum(max(0, len(photos.files_of(row.picture)) - 1) for _, row in inside)
-    if copies:
+    if copies := sum(photos.copies_of(row.picture) for _, row in inside):
         found.notes.append(f"Further files with the same pictures, left out: {copies}.")
     for place, (_, row) in zip(places, inside, strict=True):
         path = photos.path(row.picture)

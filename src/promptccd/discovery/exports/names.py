@@ -6,8 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 
-# By Windows, exFAT and SMB; bytes that are not UTF-8 by macOS.
-_REFUSED = re.compile(r'[/\\:*?"<>|\ud800-\udfff]')
+# By Windows, exFAT and SMB; bytes that are not UTF-8 by macOS; control characters by people.
+_REFUSED = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f-\x9f\ud800-\udfff]')
 _DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(\s*\..*)?", re.IGNORECASE)
 MOST_BYTES = 255  # of a name, in UTF-8
 
@@ -19,10 +19,8 @@ def safe_name(name: str, most_bytes: int = MOST_BYTES) -> str:
         name: of a file or folder, without the folders that it is in.
         most_bytes: of UTF-8; a longer stem is cut, a suffix stays.
     """
-    plain = "".join(
-        "_" if unicodedata.category(each) == "Cc" else each for each in unicodedata.normalize("NFC", name)
-    )
-    plain = re.sub(r"^ +", lambda found: "_" * len(found[0]), _REFUSED.sub("_", plain))
+    plain = _REFUSED.sub("_", unicodedata.normalize("NFC", name))
+    plain = re.sub(r"^ +", lambda found: "_" * len(found[0]), plain)
     plain = re.sub(r"[. ]+$", lambda found: "_" * len(found[0]), plain)
     if _DEVICES.fullmatch(plain) or plain.startswith("."):  # which would be hidden
         plain = f"_{plain}"

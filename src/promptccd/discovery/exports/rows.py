@@ -104,7 +104,7 @@ def joinable_path(path: str) -> str:
     if not path:
         return ""
     is_foreign = is_of_windows(path) != (os.sep == "\\")  # of the computer where it was grouped
-    absolute = path if is_foreign else Path(os.path.abspath(path)).as_posix()
+    absolute = path if is_foreign else os.path.abspath(path).replace(os.sep, "/")
     return absolute if display_name(absolute) == absolute else Path(absolute).as_uri()
 
 

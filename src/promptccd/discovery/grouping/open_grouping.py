@@ -16,7 +16,7 @@ from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from promptccd.clustering.constraints import GroupingConstraints
-from promptccd.clustering.counting import CountEstimate
+from promptccd.clustering.count_estimate import CountEstimate
 from promptccd.clustering.kmeans import Array, as_features, as_matrix
 from promptccd.clustering.spread import measure_spread
 from promptccd.clustering.stream import EarlierImages, Stream

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering.counting import CountEstimate
+from promptccd.clustering.count_estimate import CountEstimate
 from promptccd.discovery.grouping.group_tree import MOST_SAMPLED, GroupTree
 from promptccd.models.assignment import squared_distances
 

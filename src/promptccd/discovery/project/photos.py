@@ -131,6 +131,10 @@ class Photos:
                     found.append((root, Path(os.path.relpath(path, root)).as_posix()))
         return found
 
+    def copies_of(self, key: str) -> int:
+        """How many further files that are there showed the picture."""
+        return max(0, len(self.files_of(key)) - 1) if len(self._seen[key].files) > 1 else 0
+
     def file_of(self, key: str) -> Path | None:
         """The checked file of a picture; `None` in an archive or a data set.
 
@@ -140,11 +144,10 @@ class Photos:
         if not os.path.lexists(self.path(key)):
             return None
         try:
-            self._checked(key)
+            return Path(self._checked(key)[0])
         except DataError:
             self._at_hand(key)  # reads a file with unexpected content again the next time
             raise
-        return Path(inside(self.path(key), self._roots))
 
     def original(self, key: str) -> bytes:
         """The bytes of the file of a picture.
@@ -153,10 +156,10 @@ class Photos:
             DataError: it is not where it was, or shows something else.
         """
         content = self._at_hand(key)
-        return self._checked(key) if content is None else content
+        return self._checked(key)[1] if content is None else content
 
-    def _checked(self, key: str) -> bytes:
-        """The bytes of a file that shows the picture still."""
+    def _checked(self, key: str) -> tuple[str, bytes]:
+        """Path and bytes of a file that shows the picture still."""
         name, path, roots = self.names[self.rows[key]], self.path(key), self._roots
         sound = sound_file(path)
         try:
@@ -176,7 +179,7 @@ class Photos:
                 raise DataError(
                     f"{name!r} shows something else than when it was grouped: run promptccd discover again."
                 )
-        return content
+        return target, content
 
     def _made(self, key: str, side: int) -> bytes | None:
         try:
