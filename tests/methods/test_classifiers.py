@@ -18,11 +18,11 @@ from promptccd.methods.classifier import (
     LinearClassifier,
     SelfDistillationObjective,
     sampled_rows,
+    share_of_pairs,
 )
 from promptccd.methods.frost import FrostModel, FrostObjective
 from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
 from promptccd.methods.orca import LOGIT_SCALE, ORCAModel, ORCAObjective, same_category
-from promptccd.methods.pairs import share_of_pairs
 from promptccd.methods.simgcd import SimGCDModel
 from promptccd.models.backbone import blocks_of
 from promptccd.training.options import TrainingArguments

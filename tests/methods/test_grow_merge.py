@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from transformers import AutoModel
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods import Objective, Rows, pairs
+from promptccd.methods import Objective, Rows, classifier
 from promptccd.methods.grow_merge import GrowMergeModel, GrowMergeObjective
 from promptccd.models.backbone import blocks_of, class_attention, embed, run_prefix
 from tests.conftest import TINY_HEAD, fresh
@@ -36,7 +36,7 @@ def grown(
     backbone_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[GrowMergeModel, GrowMergeObjective]:
     """A model whose second branch learns at stage 2, on six images of which the first, third and last look known."""
-    monkeypatch.setattr(pairs, "TOP_RANKS", 1)
+    monkeypatch.setattr(classifier, "TOP_RANKS", 1)
     model = fresh(GrowMergeModel, backbone_folder, **TINY_HEAD)
     model.head.reset_parameters(torch_generator("head"))
     model.remember(F.normalize(drawn(3, 32), dim=1))

@@ -139,11 +139,12 @@ class Networks:
         x = tokens[:, 1:] + F.gelu(linear(w, "router.attention_projection.1", alpha))
         x = norm(w, "router.norm", x, ROUTER_EPS)
         for at in ("router.encoder.0.", "router.encoder.1."):
-            y = norm(w, f"{at}norm1", x, ROUTER_EPS)
-            query, key, value = (linear(w, at + name, y) for name in ("query", "key", "value"))
-            x = x + linear(w, f"{at}out", attend(query, key, value, self.config.num_attention_heads)[0])
-            y = F.gelu(linear(w, f"{at}mlp.0", norm(w, f"{at}norm2", x, ROUTER_EPS)))
-            x = x + linear(w, f"{at}mlp.2", y)
+            y = norm(w, f"{at}layernorm_before", x, ROUTER_EPS)
+            query, key, value = (linear(w, f"{at}attention.{name}_proj", y) for name in "qkv")
+            mixed = attend(query, key, value, self.config.num_attention_heads)[0]
+            x = x + linear(w, f"{at}attention.o_proj", mixed)
+            y = F.gelu(linear(w, f"{at}mlp.fc1", norm(w, f"{at}layernorm_after", x, ROUTER_EPS)))
+            x = x + linear(w, f"{at}mlp.fc2", y)
         logits = linear(w, "router.mlp.2", F.gelu(linear(w, "router.mlp.0", x)))
         return x, logits + x @ w["router.part_queries"].T / math.sqrt(x.shape[-1])
 

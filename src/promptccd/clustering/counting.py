@@ -14,6 +14,7 @@ from torch import Tensor
 from promptccd.clustering.count_estimate import CountEstimate
 from promptccd.clustering.kmeans import as_features, running_sums
 from promptccd.clustering.split_merge import (
+    PAPER,
     NormalInverseWishart,
     cluster_means,
     disjoint,
@@ -40,7 +41,7 @@ def estimate_by_split_merge(
     *,
     fixed: Tensor | None = None,
     seed: int,
-    prior: NormalInverseWishart | None = None,
+    prior: NormalInverseWishart = PAPER,
 ) -> CountEstimate:
     """Estimate the number of categories by splitting and merging clusters of the features.
 
@@ -57,12 +58,11 @@ def estimate_by_split_merge(
         start: number of clusters to begin with; up to twice as many are tried.
         fixed: ``(N,)``, known categories, -1 elsewhere; neither estimate nor range goes below their number.
         seed: of every random choice.
-        prior: of every cluster; None is the paper's.
+        prior: of every cluster.
 
     Raises:
         DataError: NaN or infinite features, or not 1 <= start <= N.
     """
-    prior = prior or NormalInverseWishart()
     points = as_features(features, "features")
     starts = sorted({min(math.ceil(factor * start), max(start, len(points))) for factor in START_FACTORS})
     results = [split_and_merge(points, each, fixed=fixed, prior=prior, seed=seed) for each in starts]
@@ -166,8 +166,8 @@ def estimate_as_taught(
     return learned.widened(estimate, len(fixed[fixed >= 0].unique()))
 
 
-# The features to count, and the prior of every category; None is the paper's.
-Expectation = tuple[Tensor, NormalInverseWishart | None]
+# The features to count, and the prior of every category.
+Expectation = tuple[Tensor, NormalInverseWishart]
 
 
 def _matched(features: Tensor, fixed: Tensor, scale: float) -> Expectation:
@@ -211,7 +211,7 @@ class Prior(NamedTuple):
 
 
 PRIORS = {
-    "paper": Prior(lambda features, fixed, scale: (features, None), ()),
+    "paper": Prior(lambda features, fixed, scale: (features, PAPER), ()),
     "matched": Prior(_matched, (1.0,)),
     "calibrated": Prior(_calibrated, TRIED_SCALES),
     "assumed": Prior(_assumed, (), ASSUMED_ERROR),

@@ -34,6 +34,9 @@ class NormalInverseWishart:
     nu: float | None = None
 
 
+PAPER = NormalInverseWishart()
+
+
 def log_posterior(points: Tensor, labels: Tensor, prior: NormalInverseWishart) -> float:
     """Sum over clusters of log Gamma(N_k) + log h_k, in nats; its differences are the log Hastings ratios."""
     sizes = labels.bincount()
@@ -175,7 +178,7 @@ def split_and_merge(
     start: int,
     *,
     fixed: Tensor | None = None,
-    prior: NormalInverseWishart | None = None,
+    prior: NormalInverseWishart = PAPER,
     seed: int,
 ) -> SplitMergeResult:
     """Split and merge clusters until a sweep changes nothing (the paper's PromptCCD-U; after GPC).
@@ -185,9 +188,8 @@ def split_and_merge(
 
     The count depends on the prior as much as on the data. In 768 dimensions the paper's prior keeps isotropic clusters
     of about 30 to 80 points: smaller clusters merge, larger clusters split, and features whose variance is in few
-        directions
-    all merge. A prior matched to the spread within clusters, nu = 20 D and psi = nu times that variance per dimension,
-    depends far less on sizes, but merges strongly overlapping clusters.
+    directions all merge. A prior matched to the spread within clusters, nu = 20 D and psi = nu times that variance per
+    dimension, depends far less on sizes, but merges strongly overlapping clusters.
 
     Args:
         features: ``(N, D)``, L2-normalised.
@@ -195,7 +197,7 @@ def split_and_merge(
             categories.
         fixed: ``(N,)`` int64, the known category of each feature (of a replay sample, its component), -1 where
             it is unknown; `None` if all are. Features of one category stay together, features of two stay apart.
-        prior: of every cluster; None is the paper's.
+        prior: of every cluster.
         seed: sweep i draws from a generator keyed by (seed, i).
 
     Raises:
@@ -207,7 +209,6 @@ def split_and_merge(
             f"Expected 1 <= start <= number of features ({len(points)}), got {start}: "
             "begin with the number of categories known so far, or give more images."
         )
-    prior = prior or NormalInverseWishart()
     anchors = torch.full((len(points),), -1) if fixed is None else fixed
     anchors = anchors.to(points.device)
     labels = _first_clusters(points, anchors, start, seed_of("split and merge, start", seed))

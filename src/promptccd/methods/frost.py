@@ -6,12 +6,13 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
 from promptccd.methods.base import Method
-from promptccd.methods.classifier import RememberingModel, drawn_around
-from promptccd.methods.pairs import (
+from promptccd.methods.classifier import (
     PAIR_LOSSES,
     RankStatisticsConfig,
     RankStatisticsModel,
     RankStatisticsObjective,
+    RememberingModel,
+    drawn_around,
 )
 from promptccd.methods.processes import Rows, same_on_all
 from promptccd.models.configuration import bounded

@@ -14,8 +14,14 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
 from promptccd.methods.base import Method, Objective
-from promptccd.methods.classifier import LinearClassifier, RememberingModel, sampled_rows
-from promptccd.methods.pairs import pair_loss, same_top_ranks, share_of_pairs
+from promptccd.methods.classifier import (
+    LinearClassifier,
+    RememberingModel,
+    pair_loss,
+    same_top_ranks,
+    sampled_rows,
+    share_of_pairs,
+)
 from promptccd.methods.processes import Rows, same_on_all
 from promptccd.models.backbone import blocks_of
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounded

@@ -6,7 +6,6 @@ from dataclasses import field
 from typing import ClassVar, Literal
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
@@ -380,10 +379,10 @@ class MixtureObjective(Objective):
             floor_share=floor,
             seed=seed_of("mixture", self.arguments.seed, self.stage.images.stage.index, epoch),
         )
-        parameters = [fitted.means, fitted.variances, fitted.log_weights, fitted.floor]
-        if self.accelerator.num_processes > 1:  # devices may differ in the last bit, prompts must not
-            for tensor in parameters:
-                dist.broadcast(tensor, 0)
+        # Devices may differ in the last bit, prompts must not.
+        parameters: list[Tensor] = same_on_all(
+            [fitted.means, fitted.variances, fitted.log_weights, fitted.floor]
+        )
         return parameters
 
     def end_stage(self) -> None:

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
+from transformers import ViTConfig
 from transformers import initialization as init
+from transformers.models.vit.modeling_vit import ViTLayer
 
 from promptccd.clustering.parts import PartLabeller
 from promptccd.methods.base import Method
@@ -99,31 +101,6 @@ def log_shares(logits: Tensor) -> Tensor:
     return logits.log_softmax(dim=-1).logsumexp(dim=1) - math.log(logits.shape[1])
 
 
-class EncoderLayer(nn.Module):
-    """A pre-norm Transformer layer of plain linear layers of width D, without dropout.
-
-    Not `nn.TransformerEncoderLayer`: its batched in-projection nearly doubles a step in bfloat16 on a CPU.
-    """
-
-    def __init__(self, width: int, num_heads: int):
-        super().__init__()
-        self.num_heads = num_heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """``(B, L, D)`` to ``(B, L, D)``."""
-        normed = self.norm1(tokens)
-        query, key, value = (
-            projection(normed).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for projection in (self.query, self.key, self.value)
-        )
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
-        return tokens + self.mlp(self.norm2(tokens))
-
-
 class PartRouter(nn.Module):
     """Patch tokens and [CLS] attention to routing logits: 14,690,720 parameters for ViT-B and 8 parts.
 
@@ -138,7 +115,12 @@ class PartRouter(nn.Module):
         self.attention_projection = nn.Sequential(
             nn.LayerNorm(num_heads), nn.Linear(num_heads, width), nn.GELU()
         )
-        self.encoder = nn.Sequential(EncoderLayer(width, num_heads), EncoderLayer(width, num_heads))
+        # Not `nn.TransformerEncoderLayer`: its batched in-projection nearly doubles a step in bfloat16 on a CPU.
+        layer = ViTConfig(
+            hidden_size=width, num_attention_heads=num_heads, intermediate_size=4 * width, layer_norm_eps=1e-5,
+            attn_implementation="sdpa",
+        )  # fmt: skip
+        self.encoder = nn.Sequential(ViTLayer(layer), ViTLayer(layer))
         self.norm = nn.LayerNorm(width)
         self.part_queries = nn.Parameter(torch.empty(config.num_parts, width))
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, config.num_parts))

@@ -3,7 +3,7 @@
 from huggingface_hub.dataclasses import strict
 
 from promptccd.methods.base import Method
-from promptccd.methods.pairs import (
+from promptccd.methods.classifier import (
     PAIR_LOSSES,
     RankStatisticsConfig,
     RankStatisticsModel,
