@@ -8,38 +8,8 @@ import torch
 
 from benchmarks import bench_gpu, bench_roofline, diagnose, gpu_smoke, gpu_steps
 from benchmarks.bench_roofline import Kernel
-from promptccd.training.recipe import shipped_methods
 from tests.messages import TEXT
 from tests.pretend_device import teachable
-
-
-def test_every_shipped_method_is_tried_and_named_once() -> None:
-    cases = gpu_smoke.cases()
-    assert set(shipped_methods()) < set(cases)
-    assert cases["spherical"] == ("promptccd-digits", ["--covariance_type", "spherical"])
-
-
-def test_a_step_that_raises_is_told_with_its_traceback(tmp_path: Path) -> None:
-    missing = str(tmp_path / "none")
-    found = gpu_smoke.attempt(["evaluate", missing])
-    assert found["error"]["type"] == "RunError"
-    assert missing in found["error"]["message"]
-    assert "Traceback" in found["error"]["traceback"]
-    fine = gpu_smoke.attempt(["recipes", "gcd-cub"])
-    assert fine["error"] is None
-    assert "promptccd-gcd-cub" in fine["printed"]
-
-
-def test_steps_end_with_a_training_that_fails(tmp_path: Path, monkeypatch, capsys) -> None:
-    steps = [("train", ["verify", str(tmp_path)]), ("verify", ["verify", str(tmp_path)])]
-    monkeypatch.setattr(gpu_smoke, "steps_of", lambda name, folder: iter(steps))
-    gpu_smoke.run_case("promptccd", tmp_path)
-    written = json.loads((tmp_path / "promptccd.json").read_text())
-    assert list(written["failed"]) == list(written["seconds"]) == ["train"]
-    assert written["all"] is None
-    monkeypatch.setattr(gpu_smoke, "steps_of", lambda name, folder: iter(reversed(steps)))
-    gpu_smoke.run_case("promptccd", tmp_path)
-    assert list(json.loads((tmp_path / "promptccd.json").read_text())["failed"]) == ["train", "verify"]
 
 
 @pytest.mark.moderate

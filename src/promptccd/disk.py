@@ -44,7 +44,7 @@ _OF_DISK = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, 
 LEFT_THERE = (".gitattributes", ".cache/huggingface/", ".git/", "__pycache__/")
 
 
-def write_directory(path: Path, fill: Callable[[Path], None], *, replace: bool = False) -> None:
+def write_directory(path: Path, fill: Callable[[Path], object], *, replace: bool = False) -> None:
     """Create a directory atomically.
 
     Args:

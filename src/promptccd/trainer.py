@@ -1,7 +1,7 @@
 """Training in the manner of transformers: a model, arguments, data and callbacks; ``promptccd train`` calls it too."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from promptccd.data.tables import IN_MEMORY
 from promptccd.disk import trusted, write_directory
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
-from promptccd.hub import PushedRepository, fetch_stages, push_run, pusher
+from promptccd.hub import PushedRepository, StagePusher, fetch_stages, push_run
 from promptccd.locks import FolderLock
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryModel
@@ -25,12 +25,7 @@ from promptccd.models.checkpoint import BUNDLED, MAX_MODEL_BYTES, find_model
 from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.tracking import Tracking
-from promptccd.training.callbacks import (
-    Callbacks,
-    CategoryDiscoveryCallback,
-    RunState,
-    TrainingControl,
-)
+from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState
 from promptccd.training.devices import accelerator_for
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.progress import StopRequest
@@ -45,32 +40,16 @@ def train_recipe(
     callbacks: Sequence[CategoryDiscoveryCallback] = (),
 ) -> ContinualScore:
     """`train_run` of a recipe, after a fetch from the Hub and with a push to it if the recipe says so."""
-    training, push = recipe.training, None
+    training, pushers = recipe.training, list[StagePusher]()
     run = RunDirectory(training.output_dir)
     if training.push_to_hub:
-        push = pusher(run, training.hub_namespace, training.hub_private)
+        pushers.append(StagePusher(run, training.hub_namespace, training.hub_private))
     if training.resume_from is not None and is_first_process():  # all other processes wait for it
         fetch_stages(training.resume_from, run)
-    score = train_run(
-        recipe, accelerator, stages=stages, callbacks=[*callbacks, *([_Push(push)] if push else [])]
-    )
-    if push and is_first_process():  # stages that an earlier command has finished and could not push
-        push()
+    score = train_run(recipe, accelerator, stages=stages, callbacks=[*callbacks, *pushers])
+    if pushers and is_first_process():  # stages that an earlier command has finished and could not push
+        pushers[0].push()
     return score
-
-
-class _Push(CategoryDiscoveryCallback):
-    """Pushes finished stages; other processes wait for the first one in the next stage."""
-
-    def __init__(self, push: Callable[[], None]):
-        self.push = push
-
-    def on_stage_end(
-        self, args: TrainingArguments, state: RunState, control: TrainingControl, metrics: Mapping[str, float]
-    ) -> None:
-        """Push the stage and those that failed before."""
-        if state.is_main_process:
-            self.push()
 
 
 _KINDS = {  # arguments that transformers' own Trainer would accept too, and what to give instead

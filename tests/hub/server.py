@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tests.hub.contents import LFS_SUFFIXES, Account, Blob, Commit, Refusal, Reply, Repo, Request
-from tests.hub.routes import ROUTES
+from tests.hub.routes import LFS_SUFFIXES, ROUTES, Account, Blob, Commit, Refusal, Reply, Repo, Request
 
 TAKEN_OUT = ("hf_", "huggingface", "hugging_face", "transformers_", "http_proxy", "https_proxy", "all_proxy")
 """Variables of the environment, by how they begin, that would lead a client elsewhere."""

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import HfApi, snapshot_download
 
 from promptccd.errors import ConfigurationError, HubError, RunError
-from promptccd.hub import push_run, push_stage, pusher
+from promptccd.hub import StagePusher, push_run, push_stage
 from promptccd.runs import RunDirectory, load_model
 from promptccd.runs.stage import FROZEN
 from promptccd.trainer import train_recipe
@@ -146,7 +146,7 @@ def test_an_odd_answer_is_one_line_and_a_training_goes_on(
     run: RunDirectory, hub: Hub, waits, caplog: pytest.LogCaptureFixture, monkeypatch, answer: str
 ) -> None:
     """One path of requests for each answer, so that all paths meet some and all answers are met."""
-    monkeypatch.setattr("promptccd.hub.commits.SILENCE_S", 0.4)
+    monkeypatch.setattr("promptccd.hub.push.SILENCE_S", 0.4)
     paths = [
         "/api/models/[^/]+/[^/]+",
         ".*/preupload/.*",
@@ -159,7 +159,7 @@ def test_an_odd_answer_is_one_line_and_a_training_goes_on(
     hub.plan(lambda met: "stage3" in met.path + str(path) and re.fullmatch(path, met.path), fault, math.inf)
     if path in ("/api/validate-yaml", "/lfs/upload/.*"):  # these do not name the repository
         hub.plan(lambda met: re.fullmatch(path, met.path), fault, math.inf)
-    push = pusher(run, "user", private=True)
+    push = StagePusher(run, "user", private=True).push
     push()
     assert "Traceback" not in caplog.text
     if "is not pushed" in caplog.text:
@@ -176,7 +176,7 @@ def test_silence_ends_a_request_that_has_a_longer_limit_of_its_own(
     run: RunDirectory, hub: Hub, waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client waits ten seconds or more for the size of a file, several times."""
-    monkeypatch.setattr("promptccd.hub.commits.SILENCE_S", 0.2)
+    monkeypatch.setattr("promptccd.hub.push.SILENCE_S", 0.2)
     hub.add("user/run-stage3", {"README.md": b"---\nlicense: mit\n---\n"})
     hub.plan(lambda met: met.method == "HEAD" and "README.md" in met.path, Fault(silent=True), math.inf)
     began = time.monotonic()
@@ -191,7 +191,7 @@ def test_stages_that_were_pushed_before_a_failure_are_named(run: RunDirectory, h
         push_run(run)
     assert str(error.value).startswith("Pushed: user/run-stage0, user/run-stage1. Not pushed: planned (402).")
     hub.clear_plans()
-    push = pusher(run, None, private=False)
+    push = StagePusher(run, None, private=False).push
     push()
     asked = len(hub.log)
     push()  # nothing twice
@@ -203,7 +203,7 @@ def test_a_card_that_cannot_be_read_stays(run: RunDirectory, hub: Hub, caplog, c
     hub.add("user/run-stage0", {"README.md": card})
     with pytest.raises(RunError, match="orrect it"):
         push_run(run, stages=[0])
-    pusher(run, None, private=False)()
+    StagePusher(run, None, private=False).push()
     assert TEXT["stage-0-is-not-pushed"] in caplog.text
     assert hub.repo("user/run-stage0").at("main").files["README.md"].data == card
     assert is_whole(hub, "user/run-stage1", run.stage(1))

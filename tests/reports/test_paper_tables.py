@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from promptccd.cli.main import main, parse
@@ -73,14 +74,17 @@ def record(method: str, benchmark: str, own: tuple, paper: tuple, mark: str = ""
     values: dict[str, Any] = {"part": "p", "method": method, "benchmark": benchmark}
     values |= {"runs": runs, "mark": mark}
     for part, mean, printed in zip(("all", "old", "new"), own, paper, strict=True):
-        difference = None if mean is None or printed is None else mean - printed
-        values |= {part: mean, f"{part}_std": None if mean is None else 0.25}
-        values |= {f"{part}_paper": printed, f"{part}_difference": difference}
+        values |= {
+            part: mean,
+            f"{part}_std": 0.25,
+            f"{part}_paper": printed,
+            f"{part}_difference": mean - printed,
+        }
     return values
 
 
 def test_layout_of_hand_made_records() -> None:
-    none = (None, None, None)
+    none = (math.nan, math.nan, math.nan)
     records = [
         record("a", "one", (50.0, 60.0, 40.0), (48.5, 61.25, 40.0), "!"),
         record("a", "two", none, (70.0, 80.0, 60.0), "i"),
@@ -88,7 +92,8 @@ def test_layout_of_hand_made_records() -> None:
         record("b", "two", (1.0, 2.0, 3.0), none),
         record("b, k-means", "two", (4.0, 5.0, 6.0), none),
     ]
-    ((title, (header, rows)),) = layout(records).items()
+    table = pd.DataFrame(records)
+    ((title, (header, rows)),) = layout(table).items()
     assert title == "p"
     assert header == ["", "one All", "Old", "New", "two All", "Old", "New"]
     absent = "\N{EN DASH}"
@@ -99,7 +104,9 @@ def test_layout_of_hand_made_records() -> None:
         ["b", absent, absent, absent, "1.0 ± 0.2", "2.0 ± 0.2", "3.0 ± 0.2"],
         ["b, k-means", absent, absent, absent, "4.0 ± 0.2", "5.0 ± 0.2", "6.0 ± 0.2"],
     ]
-    said = remarks([TableEntry(TablePart(title="p", note="note"), "a", "one", {}, notes=["why"])], records)
+    said = remarks(
+        [TableEntry(TablePart(title="p", note="note"), "a", "one", {}, notes=["why"])], set(table["mark"])
+    )
     assert said[:2] == ["why", "note"]
     assert [line[0] for line in said[2:]] == ["!", "i"]
 

@@ -45,10 +45,11 @@ logger = logging.getLogger(__name__)
 
 def write_page(result: "SweepResult", out: Path) -> None:
     """Write the comparison as a page, into ``report`` of the sweep's folder."""
-    costs: dict[str, list[Any]] = {}
-    for cell in result.cells:
-        if cell.name in result.scores:
-            costs.setdefault(cell.variant, []).append(reports.tables.stage_costs(cell.run.manifest))
+    costs = [
+        reports.tables.stage_costs(cell.run.manifest).assign(variant=cell.variant)
+        for cell in result.finished
+        if cell.name in result.scores
+    ]
     facts = {
         "recipes": ", ".join(dict.fromkeys(cell.config for cell in result.cells)),
         "seeds": ", ".join(dict.fromkeys(str(cell.recipe.training.seed) for cell in result.cells)),
@@ -300,18 +301,21 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
     protocols = dict.fromkeys(entry.part.protocol for entry in entries)
     scorings = [reports.sweep.ProtocolScoring(name) for name in protocols if name != "cacc"]
     paper = reports.paper_tables
-    if (result := _swept(options, cells, out, scorings, paper.remarks(entries, []))) is None:
+    if (result := _swept(options, cells, out, scorings, paper.remarks(entries))) is None:
         return
-    records = paper.table_records(entries, settings)
-    tables, notes = paper.layout(records), paper.remarks(entries, records) + _missing(result)
+    rows = paper.table_rows(entries, settings)
+    tables, notes = paper.layout(rows), paper.remarks(entries, set(rows["mark"])) + _missing(result)
     facts = {"table": options.table, "backbone": plan.backbone, "seeds": ", ".join(map(str, options.seeds))}
-    record = {**facts, "unit": "percent", "rows": records, "remarks": notes}
+    record = {**facts, "unit": "percent", "rows": reports.page.records(rows), "remarks": notes}
     texts = [f"**{title}**\n\n{evaluation.tables.markdown(grid)}" for title, grid in tables.items()]
     title = f"Table {options.table} of the paper{', a small trial' if options.small else ''}"
     shown = {**facts, "backbone": f"{plan.backbone} (of the paper's rows)"}
     with reports.sweep.locked_tables(out):
         write_file(out / "table.md", "\n\n".join([*texts, *notes]) + "\n")
-        paper.write_table_page(tables, notes, records, make_inside(out, "report"), title, shown)
+        page = reports.page.render_page(
+            "paper_table.html.jinja", title=title, facts=shown, tables=tables, remarks=notes
+        )
+        reports.page.write_report_files(make_inside(out, "report"), page, title, shown, {"table": rows})
     texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
     show(options, record, lambda: "\n\n".join([*texts, "\n".join(notes)]).rstrip())
     _require_whole(result)

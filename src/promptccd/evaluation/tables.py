@@ -55,17 +55,13 @@ def _lowest(table: pd.DataFrame) -> pd.Series:
     return table[["count_low", "num_categories"]].min(axis=1).where(table["count_low"].notna())
 
 
-def text_of(mean: float, std: float | None = None) -> str:
-    """A number with one decimal, and ``±`` where it has a standard deviation; `ABSENT` for a missing number."""
-    if pd.isna(mean):
-        return ABSENT
-    return f"{mean:.1f}" if pd.isna(std) else f"{mean:.1f} ± {std:.1f}"
-
-
 def texts(table: pd.DataFrame, name: str) -> list[str]:
-    """A column of numbers as text, each with its standard deviation if the table contains it."""
+    """A column of numbers with one decimal, and ``±`` where they have a standard deviation; `ABSENT` if missing."""
     spread = table.get(f"{name}_std", pd.Series(math.nan, table.index))
-    return [text_of(*pair) for pair in zip(table[name], spread, strict=True)]
+    return [
+        ABSENT if pd.isna(mean) else f"{mean:.1f}" + ("" if pd.isna(std) else f" ± {std:.1f}")
+        for mean, std in zip(table[name], spread, strict=True)
+    ]
 
 
 def whole(number: float) -> str:

@@ -9,7 +9,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.repocard import RepoCard
 
 from promptccd.errors import ConfigurationError, one_line, shown
-from promptccd.hub.commits import (
+from promptccd.hub.push import (
     CARD,
     PushedRepository,
     client,

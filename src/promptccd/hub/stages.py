@@ -18,7 +18,7 @@ from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.tables import BUILT_IN
 from promptccd.errors import ConfigurationError, DiskError
-from promptccd.hub.commits import CARD, PushedRepository, client, hub_errors, push_files, require_name
+from promptccd.hub.push import CARD, PushedRepository, client, hub_errors, push_files, require_name
 from promptccd.images.clean import clean_image
 from promptccd.images.limits import SkippedFileError
 from promptccd.runs.card import BEGIN, END, hub_id_of, licence_on

@@ -19,7 +19,7 @@ from promptccd.discovery.project.store import GROUPING
 from promptccd.disk import CHECKSUMS, links_in, problems_of, remove, trusted, write_directory
 from promptccd.errors import ConfigurationError, HubError, PromptCCDError, RunError, one_line
 from promptccd.evaluation.protocol_terms import PARTS
-from promptccd.hub.commits import SILENCE_S, reason_of
+from promptccd.hub.push import SILENCE_S, reason_of
 from promptccd.models.checkpoint import CONFIGURATION, bounded_waits, find_model, split_revision
 from promptccd.runs import RunDirectory, RunEvaluation, load_model
 from promptccd.runs.folder import ASSIGNMENTS, assignments_in
@@ -89,11 +89,7 @@ def _fetch(name: str, target: Path) -> None:
         if problems := [f"{link} is a link" for link in links_in(source)] or problems_of(source):
             raise HubError(f"{name!r} is damaged: {'; '.join(problems)}. Push that stage again.")
         (source / CHECKSUMS).unlink()  # `write_directory` writes it again
-
-        def fill(staging: Path) -> None:
-            shutil.copytree(source, staging, dirs_exist_ok=True)
-
-        write_directory(target, fill)
+        write_directory(target, lambda staging: shutil.copytree(source, staging, dirs_exist_ok=True))
 
 
 # Checking

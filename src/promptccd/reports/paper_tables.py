@@ -16,8 +16,7 @@ from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import audit, published_rows
 from promptccd.evaluation.paper import MARKS, mark_of
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
-from promptccd.evaluation.tables import ABSENT, Grid, signed, text_of
-from promptccd.reports.page import JsonRecord, render_page, write_report_files
+from promptccd.evaluation.tables import ABSENT, Grid, signed, texts
 from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells
 from promptccd.reports.table_parts import TablePart, paper_tables
 from promptccd.training.recipe import Recipe, laid_over
@@ -167,7 +166,7 @@ def _data_problem(dataset: str, split: str) -> str:
     return ""
 
 
-def table_records(entries: Sequence[TableEntry], keys: Collection[str] = ()) -> list[JsonRecord]:
+def table_rows(entries: Sequence[TableEntry], keys: Collection[str] = ()) -> pd.DataFrame:
     """A row per entry and values of `keys`: ours over seeds, the paper's, difference and mark.
 
     For a method with two predictions, a row of the other prediction follows, without the paper's figures.
@@ -177,7 +176,7 @@ def table_records(entries: Sequence[TableEntry], keys: Collection[str] = ()) -> 
         return ", ".join(f"{key.partition('.')[2]}={cell.settings[key]}" for key in keys)
 
     variations = dict.fromkeys(varied(cell) for entry in entries for cell in entry.finished) or [""]
-    records = []
+    rows = []
     for entry, variation, is_other in product(entries, variations, (False, True)):
         cells, scoring = entry.finished, ProtocolScoring(entry.part.protocol)
         scores = [scoring.stored(cell, is_other) for cell in cells if varied(cell) == variation]
@@ -188,47 +187,49 @@ def table_records(entries: Sequence[TableEntry], keys: Collection[str] = ()) -> 
                 continue
             names.append("k-means" if cells[0].predicts_natively else NATIVE_PREDICTION)
             paper, mark = dict.fromkeys(PARTS, math.nan), ""
-        record: JsonRecord = {
+        row: dict[str, Any] = {
             "part": entry.part.title, "method": ", ".join(filter(None, names)), "benchmark": entry.benchmark,
             "runs": len(averages), "mark": mark,
         }  # fmt: skip
         for part, mean in averages.mean().items():
-            figures = (mean, averages[part].std(), paper[part], mean - paper[part])
-            for name, value in zip(("", "_std", "_paper", "_difference"), figures, strict=True):
-                record[f"{part}{name}"] = None if math.isnan(value) else round(value, 4)
-        records.append(record)
-    return records
+            row |= {f"{part}": mean, f"{part}_std": averages[part].std()}
+            row |= {f"{part}_paper": paper[part], f"{part}_difference": mean - paper[part]}
+        rows.append(row)
+    return pd.DataFrame(rows).round(4)
 
 
-def layout(records: Sequence[JsonRecord]) -> dict[str, Grid]:
+def layout(table: pd.DataFrame) -> dict[str, Grid]:
     """Tables by part, with up to three rows per method: ours, the paper's with its mark, and the difference."""
-    tables: dict[str, Grid] = {}
-    for title in dict.fromkeys(record["part"] for record in records):
-        own = {(each["method"], each["benchmark"]): each for each in records if each["part"] == title}
-        methods, benchmarks = (list(dict.fromkeys(key[column] for key in own)) for column in (0, 1))
+    grids: dict[str, Grid] = {}
+    for title, own in table.groupby("part", sort=False):
+        benchmarks = own["benchmark"].unique()
         header = ["", *(word for benchmark in benchmarks for word in (f"{benchmark} All", "Old", "New"))]
         rows = []
-        for method, what in product(methods, ("", "_paper", "_difference")):
-            cells = [
-                _cell(own[method, benchmark], part, what) if (method, benchmark) in own else ABSENT
-                for benchmark, part in product(benchmarks, PARTS)
-            ]
-            if set(cells) != {ABSENT}:
-                rows.append([f"{method}{what.replace('_', ', ')}", *cells])
-        tables[title] = (header, rows)
-    return tables
+        for method, of_method in own.groupby("method", sort=False):
+            figures = of_method.set_index("benchmark").reindex(benchmarks)
+            of_ends = {
+                "": [texts(figures, part) for part in PARTS],
+                ", paper": [_printed(figures, part) for part in PARTS],
+                ", difference": [list(map(signed, figures[f"{part}_difference"])) for part in PARTS],
+            }
+            for end, columns in of_ends.items():
+                cells = [cell for row in zip(*columns, strict=True) for cell in row]
+                if set(cells) != {ABSENT}:
+                    rows.append([f"{method}{end}", *cells])
+        grids[title] = (header, rows)
+    return grids
 
 
-def _cell(record: JsonRecord, part: str, what: str) -> str:
-    value = record[f"{part}{what}"]
-    if what == "":
-        return text_of(value, record[f"{part}_std"])
-    if what == "_difference":
-        return signed(math.nan if value is None else value)
-    return ABSENT if value is None else f"{value:.2f} {record['mark'] * (part == 'all')}".rstrip()
+def _printed(figures: pd.DataFrame, part: str) -> list[str]:
+    """The paper's figures with two decimals, with their mark after All."""
+    marks = figures["mark"] if part == "all" else [""] * len(figures)
+    return [
+        ABSENT if math.isnan(value) else f"{value:.2f} {mark}".rstrip()
+        for value, mark in zip(figures[f"{part}_paper"], marks, strict=True)
+    ]
 
 
-def remarks(entries: Sequence[TableEntry], records: Sequence[JsonRecord]) -> list[str]:
+def remarks(entries: Sequence[TableEntry], marks: Collection[str] = ()) -> list[str]:
     """The lines below a table: omissions, differences, and the meaning of marks."""
     native = [entry.method for entry in entries if entry.cells and entry.cells[0].predicts_natively]
     names = ", ".join(dict.fromkeys(native))
@@ -236,14 +237,4 @@ def remarks(entries: Sequence[TableEntry], records: Sequence[JsonRecord]) -> lis
         f"Rows without the name of a prediction show the native prediction for {names}, k-means for all other methods."
     ] * bool(names)
     notes += [note for entry in entries for note in (*entry.notes, entry.part.note) if note]
-    used = {record["mark"] for record in records}
-    return list(dict.fromkeys([*notes, *(f"{mark} {text}" for mark, text in MARKS.items() if mark in used)]))
-
-
-def write_table_page(
-    tables: Mapping[str, Grid], notes: Sequence[str], records: Sequence[JsonRecord], out: Path, title: str,
-    facts: Mapping[str, str],
-) -> Path:  # fmt: skip
-    """Write a page of the tables of `layout` with the lines below them; CSV and JSON contain the `table_records`."""
-    page = render_page("paper_table.html.jinja", title=title, facts=facts, tables=tables, remarks=notes)
-    return write_report_files(out, page, title, facts, {"table": pd.DataFrame(records)})
+    return list(dict.fromkeys([*notes, *(f"{mark} {text}" for mark, text in MARKS.items() if mark in marks)]))

@@ -138,7 +138,7 @@ def write_run_comparison(paths: Sequence[str | Path], out: str | Path) -> Path:
         PromptCCDError: a run is missing, damaged or without a scored stage.
     """
     runs, recipes = [RunDirectory(path) for path in paths], [RunDirectory(path).recipe for path in paths]
-    scores, costs = dict[str, list[ContinualScore]](), dict[str, list[pd.DataFrame]]()
+    scores, costs = dict[str, list[ContinualScore]](), list[pd.DataFrame]()
     for run, name in zip(runs, row_names(paths), strict=True):
         score = run.results_up_to(run.num_finished - 1)
         if not score.stages:
@@ -146,7 +146,7 @@ def write_run_comparison(paths: Sequence[str | Path], out: str | Path) -> Path:
                 f"{run.path} has no scored stage: leave --compare out, or train it further."
             )
         scores.setdefault(name, []).append(score)
-        costs.setdefault(name, []).append(stage_costs(run.manifest))
+        costs.append(stage_costs(run.manifest).assign(variant=name))
     facts = {
         "data": ", ".join(dict.fromkeys(map(_data, recipes))),
         "seeds": ", ".join(map(str, sorted({recipe.training.seed for recipe in recipes}))),
@@ -161,7 +161,7 @@ def write_comparison(
     *,
     title: str,
     facts: Mapping[str, str] | None = None,
-    costs: Mapping[str, Sequence[pd.DataFrame]] | None = None,
+    costs: Iterable[pd.DataFrame] = (),
 ) -> Path:
     """Write a page that compares variants, with its numbers as CSV and JSON.
 
@@ -170,13 +170,13 @@ def write_comparison(
         out: folder for the page, ``index.html``, whose path is returned, ``report.csv`` and ``report.json``.
         title: heading of the page.
         facts: description of the runs by name.
-        costs: of the stages of every run, by variant, see `promptccd.reports.tables.stage_costs`.
+        costs: `promptccd.reports.tables.stage_costs` of every run, with its ``variant``.
 
     Raises:
         DiskError: the folder cannot be written.
     """
     averages, stages = variant_averages(groups), stage_table(groups)
-    tables = [each.assign(variant=name) for name, runs in (costs or {}).items() for each in runs if len(each)]
+    tables = [each for each in costs if len(each)]
     sections = {
         "averages": averages,
         "stages": stages,
