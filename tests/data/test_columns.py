@@ -251,8 +251,6 @@ MULTI = {
     "semicolons": ["a;b", "a", "b", "b; c", "a", "c"],
     "one part occurs elsewhere": ["c|a", "b", "b", "d|a", "b", "b"],
     "no label alone": ["a|b", "b|c", "a|c", "c|b", "a|b", "b|a"],
-    "blanks": ["a b", "a", "b", "a", "b c", "a b c"],
-    "slashes": ["a/b", "a", "b", "a", "b/c", "a/b/c"],
     "commas": ["'a,b'", "a", "b", "'b,a'", "a", "b"],
     "a list of Python": ["\"['a', 'b']\"", "['a']", "['b']", "\"['b', 'a']\"", "['a']", "['b']"],
     "a list of JSON": ['"[""a"", ""b""]"', '"[""a""]"', '"[""b""]"', '"[""b""]"', '"[""a""]"', '"[""b""]"'],

@@ -42,7 +42,7 @@ from promptccd.images.limits import TOO_MANY_BAD
 logger = logging.getLogger(__name__)
 
 Conflicting = Literal["refuse", "drop"]
-COPY_FORMAT = 3  # of files, and of the functions that make their content
+COPY_FORMAT = 4  # of files, and of the functions that make their content
 IMAGES_AT_ONCE = 16  # images between two looks at signals; large images take .1 s each
 MEMORY_BYTES = 2**30  # copies of a stage without copies on disk
 SHARE = 0.5  # of the free space that missing copies may take
@@ -68,7 +68,7 @@ class _Decoding(Dataset):
             found["digest"] = digest_of(np.asarray(decoded.image))
             if self.views is not None:
                 copy = resized(decoded.image, self.views.resize_size)
-                found |= {"width": copy.shape[1], "pixels": copy.tobytes()}
+                found |= {"width": copy.shape[2], "pixels": copy.tobytes()}
         return found
 
     def batches(
@@ -294,7 +294,8 @@ class StageImages:
                 del used[position]
         report.used = len(used)
         _log_and_judge(report, stage.place)
-        return cls(stage, np.array([*used], dtype=np.int64), copies, report, [*used.values()])
+        pixels = copies.select_columns(["width", "pixels"])
+        return cls(stage, np.array([*used], dtype=np.int64), pixels, report, [*used.values()])
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -314,8 +315,8 @@ class StageImages:
         found = self.copies[int(self.positions[index])]
         if not found["pixels"]:
             return self[index]
-        copy = np.frombuffer(found["pixels"], np.uint8).reshape(-1, found["width"], 3)
-        return copy if min(copy.shape[:2]) == shorter_side else self[index]
+        copy = np.frombuffer(found["pixels"], np.uint8).reshape(3, -1, found["width"])
+        return copy if min(copy.shape[1:]) == shorter_side else self[index]
 
     def seen_in(self, view: EvaluationView, index: int) -> Tensor:
         """The fixed view of an image."""

@@ -27,9 +27,10 @@ ENOUGH = 2  # times the resized side: features of a reduced JPEG have a cosine o
 
 
 def resized(image: Image.Image, shorter_side: int) -> np.ndarray:
-    """The pixels ``(H, W, 3)``, uint8, that views of an image are cut from; views of them equal those of the image."""
+    """The pixels ``(3, H, W)``, uint8, that views of an image are cut from; views of them equal those of the image."""
     image = _without_ends(image)
-    return np.asarray(_at_size(image, _size_of(image, shorter_side)))
+    pixels = np.asarray(_at_size(image, _size_of(image, shorter_side)))
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def _without_ends(image: Image.Image) -> Image.Image:
@@ -80,40 +81,11 @@ class TrainingViews:
         pixels = image if isinstance(image, np.ndarray) else resized(image, self.shorter_side)
         views = np.empty((self.options.num_views, 3, size, size), np.uint8)
         for view in views:
-            view[:] = self._draw(pixels, generator).transpose(2, 0, 1)
+            top, left = (int(generator.integers(side - size + 1)) for side in pixels.shape[1:])
+            crop = pixels[:, top : top + size, left : left + size]
+            is_mirrored = generator.random() < self.options.horizontal_flip
+            view[:] = crop[..., ::-1] if is_mirrored else crop
         return torch.from_numpy(views)
-
-    def _draw(self, pixels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        options, size = self.options, self.options.image_size
-        top, left = (int(generator.integers(side - size + 1)) for side in pixels.shape[:2])
-        flip = generator.random() < options.horizontal_flip
-        if options.rotation or options.zoom:
-            angle = math.radians(generator.uniform(-options.rotation, options.rotation))
-            scale = 1 + generator.uniform(-options.zoom, options.zoom)
-            view = _turned_crop(pixels, left, top, size, angle, scale)
-        else:
-            view = pixels[top : top + size, left : left + size]
-        return view[:, ::-1] if flip else view
-
-
-def _turned_crop(
-    pixels: np.ndarray, left: int, top: int, size: int, angle: float, scale: float
-) -> np.ndarray:
-    """A crop turned by ``angle`` radians about its centre, covering ``scale`` times its side; black outside.
-
-    It is turned after the resize, at the same scale, so that large photographs do not alias and a tiny angle
-    gives nearly the plain crop.
-    """
-    cos, sin = scale * math.cos(angle), scale * math.sin(angle)
-    reach = math.ceil((abs(cos) + abs(sin)) * size / 2) + 2  # + 2 for bicubic neighbours
-    x, y = left + size / 2, top + size / 2
-    x_first, y_first = max(0, int(x) - reach), max(0, int(y) - reach)
-    part = Image.fromarray(pixels[y_first : int(y) + reach + 1, x_first : int(x) + reach + 1])
-    # output -> input, both counted from their upper left corners; centre goes to centre
-    x_shift = x - x_first - (cos - sin) * size / 2
-    y_shift = y - y_first - (sin + cos) * size / 2
-    matrix = (cos, -sin, x_shift, sin, cos, y_shift)
-    return np.asarray(part.transform((size, size), Image.Transform.AFFINE, matrix, resample=BICUBIC))
 
 
 def build_image_processor(
@@ -181,9 +153,8 @@ class EvaluationView:
         Args:
             image: RGB of any size, decoded whole or reduced; or its pixels `resized` to `shorter_side`.
         """
-        if isinstance(image, np.ndarray):
-            grid = Image.fromarray(image)
-        else:
+        grid: Any = image
+        if not isinstance(image, np.ndarray):
             image, asked = _without_ends(image), self.processor.size
             short = asked.get("shortest_edge")
             size = _size_of(image, short) if short else (asked["width"], asked["height"])

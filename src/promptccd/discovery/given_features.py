@@ -25,9 +25,8 @@ from torch import Tensor
 from promptccd.data.names import display_name
 from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.data.spreadsheets import read_sheet
-from promptccd.discovery.intake.locations import item_path
 from promptccd.discovery.intake.reading import Intake, read_intake
-from promptccd.discovery.intake.seen import SeenFiles
+from promptccd.discovery.intake.seen import SeenFiles, item_path
 from promptccd.errors import DataError, nothing_at, one_line
 from promptccd.images.files import within_limit
 from promptccd.images.limits import ByteBudget, IntakeLimits

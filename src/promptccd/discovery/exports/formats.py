@@ -58,7 +58,7 @@ class Format:
         """
         # Help reads the list, and imports no pictures.
         from promptccd.discovery.exports.export_folder import DIGITS, ExportFolder
-        from promptccd.discovery.intake.locations import item_name
+        from promptccd.discovery.intake.seen import item_name
 
         paths = [photos.path(row.picture) for row in rows if row.category is not None]
         if self.needs_images and paths and all(map(item_name, paths)):

@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Route
 from promptccd import systems
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignments_csv, project_rows
-from promptccd.discovery.intake.locations import item_name, sound_file
+from promptccd.discovery.intake.seen import item_name, sound_file
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.edits import CORRECTIONS, Kind
 from promptccd.discovery.project.photos import SIDES

@@ -12,8 +12,7 @@ import numpy as np
 
 from promptccd.data.names import display_name, path_parts
 from promptccd.data.sources import inside
-from promptccd.discovery.intake.locations import item_name, present, sound_file
-from promptccd.discovery.intake.seen import SeenFiles
+from promptccd.discovery.intake.seen import SeenFiles, item_name, present, sound_file
 from promptccd.discovery.project.record import PROJECT, read_record
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding, decode_image

@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptccd.discovery.intake.locations import present
-from promptccd.discovery.intake.seen import pictures_in
+from promptccd.discovery.intake.seen import pictures_in, present
 from promptccd.discovery.project import edits
 from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
 from promptccd.discovery.project.right import Right, draw, how_right
