@@ -84,11 +84,10 @@ def categories_command(options: argparse.Namespace) -> None:
     from promptccd.discovery.project import Project
 
     folder, name, typed = Path(os.path.expanduser(options.model)), options.action, options.arguments
+    project = Project(folder)
     if (view := _VIEWS.get(name)) is not None:
-        project = Project(folder)
         view.run(project, options, *view.values(project, name, typed))
         return
-    project = Project(folder)
     with project.command([name, *typed]) as is_done:
         if not is_done:
             _ACTIONS[name].run(project, *_ACTIONS[name].values(project, name, typed))
@@ -100,9 +99,8 @@ def categories_command(options: argparse.Namespace) -> None:
 
 
 def _show_list(project: Project, options: argparse.Namespace) -> None:
-    registry = project
-    away = Counter(registry.members.get(key) for key in project.away())
-    shown = [each for each in registry.categories.values() if options.json or not each.retired]
+    away = Counter(project.members.get(key) for key in project.away())
+    shown = [each for each in project.categories.values() if options.json or not each.retired]
 
     def text() -> str:
         rows = [
@@ -144,8 +142,7 @@ def _dissolve(project: Project, category: int, *to: None) -> None:
 
 
 def _aside(project: Project, *typed: str) -> None:
-    registry = project
-    ids = {str(each) for each in registry.categories} | {each.name for each in registry.active}
+    ids = {str(each) for each in project.categories} | {each.name for each in project.active}
     if len(typed) > 1 or typed[0] not in ids:
         project.set_images_aside([project.find(each) for each in typed])
         return

@@ -19,8 +19,7 @@ from promptccd.cli.options import (
     Arguments,
     advanced,
     command,
-    limits_of,
-    rendering_of,
+    reading_of,
     require_there,
     show,
     whole_number,
@@ -113,9 +112,7 @@ def discover_command(options: argparse.Namespace) -> None:
         source = options.pictures or options.items or options.features
     session = start(
         seed=options.seed,
-        limits=limits_of(options, options.limit),
-        rendering=rendering_of(options),
-        image_roots=options.image_roots,
+        **reading_of(options, options.limit),
         workers=options.workers,
         precision=options.precision,
         batch_size=options.batch_size,

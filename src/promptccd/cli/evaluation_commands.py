@@ -188,16 +188,8 @@ def _nothing_published(wanted: Mapping[str, str | None]) -> str:
 
 
 def _audit_text(audited: "pd.DataFrame") -> str:
-    header = [
-        "data, method, backbone, setting",
-        "stage",
-        "All",
-        "Old",
-        "New",
-        "implied",
-        "declared",
-        "verdict",
-    ]
+    names = ["data, method, backbone, setting", "stage", "All", "Old", "New"]
+    header = [*names, "implied", "declared", "verdict"]
     cells = [
         [
             " ".join(filter(None, (row.benchmark, row.method, row.backbone, row.setting))),

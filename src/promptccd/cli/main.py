@@ -133,7 +133,7 @@ def command_parser(name: str, *, shows_all: bool = False) -> Parser | None:
         name: of the command.
         shows_all: whether its help shows the advanced options too.
     """
-    from promptccd.cli.options import Parser
+    from promptccd.cli.options import Parser, declare
 
     for commands in COMMANDS.values():
         if name in commands:
@@ -143,7 +143,8 @@ def command_parser(name: str, *, shows_all: bool = False) -> Parser | None:
             parser.add_argument("--json", action="store_true", help="JSON instead of a table")
             parser.add_argument("--debug", action="store_true", help="traceback of an error")
             command: Command = getattr(import_module(f"promptccd.cli.{module}_commands"), f"{name}_command")
-            command.declare(parser)
+            for part in command.parts:
+                part(parser) if callable(part) else declare(parser, part)
             parser.usage = parser.form
             parser.set_defaults(command=command)
             return parser

@@ -12,8 +12,7 @@ from promptccd.cli.options import (
     PLUGIN,
     Arguments,
     command,
-    limits_of,
-    rendering_of,
+    reading_of,
     show,
     whole_number,
 )
@@ -82,14 +81,10 @@ def predict_command(options: argparse.Namespace) -> None:
 
     device, place = device_named(options.device), runs.stage_of(options.model)
     model = runs.load_model(place, options.max_model_bytes).to(device)
+    reading = reading_of(options)
+    max_pixels = reading.pop("limits").max_pixels
     found = runs.predict_folder(
-        model,
-        place,
-        options.folder,
-        top_k=options.top_k,
-        rendering=rendering_of(options),
-        max_pixels=limits_of(options).max_pixels,
-        image_roots=options.image_roots,
+        model, place, options.folder, top_k=options.top_k, max_pixels=max_pixels, **reading
     )
 
     def kind(item: runs.Prediction, category: runs.Prediction | runs.Candidate) -> str:

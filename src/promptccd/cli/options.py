@@ -8,13 +8,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from promptccd.errors import ConfigurationError, nothing_at
 from promptccd.images.limits import BYTES_PER_PIXEL, FITS, MAX_PIXELS, PAGES, IntakeLimits
-
-if TYPE_CHECKING:
-    from promptccd.images.rendering import Rendering
 
 MOST_DIGITS = 18  # of a typed number: the range of 64 bits
 MOST_SEED = 10**MOST_DIGITS - 1
@@ -153,14 +150,6 @@ class Command:
     parts: Sequence[Part]
     check: Callable[[argparse.Namespace], object]
 
-    def declare(self, parser: Parser) -> None:
-        """Declare the arguments."""
-        for part in self.parts:
-            if callable(part):
-                part(parser)
-            else:
-                declare(parser, part)
-
 
 def command(
     needs: Sequence[str], *parts: Part, check: Callable[[argparse.Namespace], object] = vars
@@ -194,8 +183,8 @@ def require_there(images: str, advice: str) -> None:
         raise ConfigurationError(f"{nothing_at(images)} {advice}")
 
 
-def rendering_of(options: argparse.Namespace) -> "Rendering":
-    """The rule for values, pages and fit that was given.
+def reading_of(options: argparse.Namespace, max_files: int | None = None) -> dict[str, Any]:
+    """How a person's own images are read: ``limits``, ``rendering`` and ``image_roots``, by the options of `DECODING`.
 
     Raises:
         ConfigurationError: a value does not belong to a rule.
@@ -203,17 +192,13 @@ def rendering_of(options: argparse.Namespace) -> "Rendering":
     from promptccd.images.rendering import Rendering  # here, so that help does not wait for numpy
 
     try:
-        return Rendering.from_dict({"given": options.window, "pages": options.pages, "fit": options.fit})
+        shown = {"given": options.window, "pages": options.pages, "fit": options.fit}
+        rendering = Rendering.from_dict(shown)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-
-
-def limits_of(options: argparse.Namespace, max_files: int | None = None) -> IntakeLimits:
-    """Limits on a person's own images, with the options of `DECODING`."""
-    megapixels = options.max_megapixels
-    return IntakeLimits.of_person(
-        max_files=max_files, max_pixels=None if megapixels is None else megapixels * 10**6
-    )
+    pixels = None if options.max_megapixels is None else options.max_megapixels * 10**6
+    limits = IntakeLimits.of_person(max_files=max_files, max_pixels=pixels)
+    return {"limits": limits, "rendering": rendering, "image_roots": options.image_roots}
 
 
 def show(options: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from promptccd import runs
 from promptccd.cli.logs import hide_bars
-from promptccd.cli.options import DECODING, Arguments, command, limits_of, rendering_of, whole_number
+from promptccd.cli.options import DECODING, Arguments, command, reading_of, whole_number
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery import page as pages
 from promptccd.errors import ConfigurationError, RunError, nothing_at, one_line
@@ -111,12 +111,7 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
     hide_bars()
     logger.info("Looking for groups in %s with %s; they are kept in %s.", folder, options.model, out)
     with StopRequest() as stop:
-        session = DiscoverySession.open(
-            options.model,
-            limits=limits_of(options),
-            rendering=rendering_of(options),
-            image_roots=options.image_roots,
-        )
+        session = DiscoverySession.open(options.model, **reading_of(options))
         found = discover(session, folder, out, stop=stop)
     logger.info(
         "Photographs: %d (%d without near-duplicates); groups: about %s.",

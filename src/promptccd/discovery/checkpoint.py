@@ -5,7 +5,6 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -110,23 +109,19 @@ def found_with(model: CategoryDiscoveryModel, out: Path) -> dict[str, str]:
     return {"model": name, "method": method.title if method else ""}
 
 
-class EarlierDiscovery(NamedTuple):
-    """What an earlier discovery left: the registry before the newest stage, if it is not lost, and an estimate."""
-
-    before: CategoryRegistry | None
-    estimate: CountEstimate | None
-
-
 def load_progress(
     session: DiscoverySession, out: Path, trained_from: CategoryRegistry | None = None
-) -> EarlierDiscovery | None:
-    """Give a session the categories that an earlier discovery left in a folder; `None` if there are none.
+) -> tuple[CategoryRegistry | None, CountEstimate | None] | None:
+    """Give a session the categories that an earlier discovery left in a folder.
 
     Args:
         session: with its model.
         out: folder of the results.
         trained_from: the categories before the training of the session's stage, if `resume_adapted` found one. If its
             writer was killed before it wrote the categories to the folder, those of the stage stay.
+
+    Returns:
+        The registry before the newest stage, if it is not lost, and the estimate; `None` without an earlier discovery.
 
     Raises:
         RunError: they were found with another model, so that their prototypes are of no use here, or by a newer
@@ -140,7 +135,7 @@ def load_progress(
         is_whole = trained_from is None or left.next_number >= session.registry.next_number
         if is_whole and record["model"] == session.model_space:
             session.registry = left
-            return EarlierDiscovery(load_before(out), record["estimate"])
+            return load_before(out), record["estimate"]
         if trained_from is None:
             newest = newest_stage_in(out)
             raise RunError(
@@ -161,7 +156,7 @@ def load_progress(
     if before.stage == session.registry.stage:  # the images were grouped there already
         before = load_before(out) or before
     estimate = session.model.config.count_estimate
-    return EarlierDiscovery(before, CountEstimate(**estimate) if estimate else None)
+    return before, CountEstimate(**estimate) if estimate else None
 
 
 def newest_stage_in(out: Path) -> Path | None:

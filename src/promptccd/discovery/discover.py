@@ -128,13 +128,13 @@ def discover(
         earlier = load_progress(session, target, came_with if is_trained else None)
         session.read(opened, progress)
         if earlier is not None and session.current.stage == session.registry.stage:
-            session.current.before = earlier.before or session.current.before
+            session.current.before = earlier[0] or session.current.before
         if adaptation is not None:
             require_trainable(session, target, is_trained)
         heed()
         is_asked = num_categories is not None and not is_trained
         if earlier is not None and session.is_grouped and not is_asked:
-            session.keep(earlier.estimate)  # with later corrections
+            session.keep(earlier[1])  # with later corrections
         else:
             session.group(num_categories)
         if adaptation is not None and not is_trained:

@@ -18,7 +18,8 @@ from promptccd.data.views import EvaluationView, build_image_processor, normalis
 from promptccd.discovery.intake.reading import Intake, IntakeFile, read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
-from promptccd.errors import DivergedError, RunError, one_line
+from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry
+from promptccd.errors import DivergedError, RegistryError, RunError, one_line
 from promptccd.methods.gcd import GCDModel
 from promptccd.methods.processes import sent
 from promptccd.models import CategoryDiscoveryModel
@@ -108,6 +109,37 @@ def load_embedder(
     if rim := rim_not_seen(view.sides, model.config.vision_config.patch_size):  # as its maker chose
         logger.warning("%s: of the views that its %s makes, the side %s.", path, PREPROCESSOR, rim)
     return model, view
+
+
+def registry_of(model: CategoryDiscoveryModel, place: str | Path) -> CategoryRegistry:
+    """Categories and corrections that came with a model.
+
+    Args:
+        model: loaded.
+        place: where it was loaded from, a folder or a name on the Hub. A bare backbone and a model that was saved in
+            Python have no registry; a new one gets the categories in the configuration.
+
+    Raises:
+        RegistryError: it is damaged, or belongs to features of another width.
+    """
+    folder, config = Path(place), model.config
+    if not folder.is_dir() and model.source is not None:
+        folder = Path(model.source.root, model.source.inner)
+    if has_registry(folder):
+        registry = load_registry(folder)
+        width = config.vision_config.hidden_size
+        if registry.active and registry.prototypes.shape[1] != width:
+            raise RegistryError(
+                f"The registry of {str(place)!r} has prototypes of {registry.prototypes.shape[1]} values, its model "
+                f"features of {width}: the two are of different checkpoints. Copy the checkpoint again."
+            )
+        return registry
+    if not config.category_ids:
+        return CategoryRegistry()
+    prototypes = model.prototypes.float().cpu().numpy()
+    return CategoryRegistry.from_categories(
+        config.category_ids, config.category_names, config.num_known, prototypes, stage=config.stage or 0
+    )
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Literal["fp32", "bf16"]:

@@ -16,8 +16,7 @@ from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.loaders import Progress
 from promptccd.data.sources import Entry, ImageSource
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.categories import assignment_in, registry_of
-from promptccd.discovery.embedding import Embedder, feature_space, load_embedder
+from promptccd.discovery.embedding import Embedder, feature_space, load_embedder, registry_of
 from promptccd.discovery.given_features import GivenFeatures
 from promptccd.discovery.intake.reading import Intake, IntakeFile
 from promptccd.discovery.intake.seen import SeenFiles
@@ -25,7 +24,7 @@ from promptccd.discovery.near_duplicates.find import NearDuplicates, find_near_d
 from promptccd.discovery.options import NearDuplicateMode, Precision
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.rows import StageChange
-from promptccd.discovery.stage_grouping import NewImages, StageGrouping
+from promptccd.discovery.stage_grouping import NewImages, StageGrouping, assignment_in
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 from promptccd.images.rendering import Rendering

@@ -252,6 +252,48 @@ class StageGrouping:
         return replace(drawn, ids=found.ids[place], prototypes=found.prototypes[place])
 
 
+def assignment_in(
+    registry: CategoryRegistry,
+    keys: Sequence[str],
+    features: Tensor,
+    *,
+    stage: int | None = None,
+    temperature: float = 1.0,
+    spread_for: Callable[[Sequence[int]], CategorySpread | None] = lambda ids: None,
+) -> Assignment:
+    """Images in their categories of a registry; unassigned and ignored images are left out.
+
+    Distances are to the prototypes of the registry.
+
+    Args:
+        registry: of these images.
+        keys: of all images, also of unassigned images.
+        features: unit features ``(N, D)``.
+        stage: of the images, by default the newest; older categories count as known.
+        temperature: of the confidences, in squared distance.
+        spread_for: how far categories of these ids spread; `None` where that was not measured.
+    """
+    first = {each.id for each in registry.active if each.is_fixed(registry.stage if stage is None else stage)}
+    members, pinned = registry.members, registry.pinned
+    found = registry.active_prototypes()
+    order = sorted(range(len(found.ids)), key=lambda row: (found.ids[row] not in first, found.ids[row]))
+    ids = [found.ids[row] for row in order]
+    position = {identity: row for row, identity in enumerate(ids)}
+    placed = [row for row, key in enumerate(keys) if members.get(key) in position]
+    kept = [keys[row] for row in placed]
+    return assign(
+        features[placed],
+        torch.from_numpy(found.matrix[order]).double(),
+        ids,
+        temperature=temperature,
+        spread=spread_for(ids),
+        rows=torch.tensor([position[members[key]] for key in kept], dtype=torch.int64),
+        decided=torch.tensor([key in pinned for key in kept], dtype=torch.bool),
+        num_known=len(first.intersection(ids)),
+        keys=kept,
+    )
+
+
 def _groups_of(parts: Sequence[Assignment], first_free: int) -> StageGroups:
     """One grouping of images that were grouped in parts; ids below `first_free` belong to the registry."""
     prototypes = dict[int, np.ndarray]()

@@ -267,7 +267,7 @@ def listed(folder, photos, rows):
 
 def test_a_format_is_one_entry(here, monkeypatch, capsys) -> None:
     """The command line, its help and `discover` read the list; the page is tested in ``page/test_routes.py``."""
-    added = Format("listed", "a text with the names of the groups", f"{__name__}:listed")
+    added = Format("listed", "a text with the names of the groups", module=__name__)
     monkeypatch.setitem(FORMATS, "listed", added)
     # Which reads the list when it is imported.
     monkeypatch.delitem(sys.modules, "promptccd.cli.discovery_commands", raising=False)

@@ -144,7 +144,7 @@ class ExportFolder:
                 f"{path} was exported from another project, or before the project was moved: give another folder, or "
                 "move it away."
             )
-        self._lines = dict[str, _Line]()  # the new record
+        self._lines, self._folders = dict[str, _Line](), set[str]()  # the new record, and folders in it
         self._spare = dict[str, list[str]]()  # places of files, last first, by what these were made of
         for place in sorted(self._before.keys() & set(_own(path) if path.exists() else ()), reverse=True):
             self._spare.setdefault(self._before[place].source_hash, []).append(place)
@@ -206,7 +206,9 @@ class ExportFolder:
         target, place = self._new / item.place, item.place
         spare = self._spare.get(item.source_hash, [])
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            if (above := os.path.dirname(place)) not in self._folders:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self._folders.add(above)
             while spare:
                 here = [each for each in spare if each.startswith(place)]
                 old = here[-1] if here else spare[-1]
@@ -267,25 +269,22 @@ class ExportFolder:
     def _swap(self) -> None:
         """Put the new folder in its place, and remove the old one; what an export did not make moves along.
 
-        If the new folder needs a name of it, it stays in the old folder, which is then kept next to the new one.
+        The new folder is complete: it has the last copies too. If it needs a name of what moves along, that stays in
+        the old folder, which is then kept next to the new one.
         """
         if self._new.exists():
             systems.rename(self._new, self.path)
         if not self._old.exists():
             return
         lines = _read(self._old / EXPORTED)[1]
-        kept = {line.source_hash for line in _read(self.path / EXPORTED)[1].values()}
         for place in _own(self._old):
             old, target, line = self._old / place, self.path / place, lines.get(place)
             if line is not None:
                 # What has another name, in the new folder or among the photographs, need not be read.
-                is_linked = os.lstat(old).st_nlink > 1
-                if is_linked or _is_unchanged(old, line):
-                    if is_linked or line.source_hash in kept or self._may_go(line):
-                        old.unlink()
-                        continue
-                else:
-                    self.export.left.append(place)
+                if os.lstat(old).st_nlink > 1 or _is_unchanged(old, line):
+                    old.unlink()
+                    continue
+                self.export.left.append(place)
             with contextlib.suppress(OSError):  # a file is where its folder would be
                 target.parent.mkdir(parents=True, exist_ok=True)
             if target.parent.is_dir() and not os.path.lexists(target):

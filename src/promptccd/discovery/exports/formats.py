@@ -21,19 +21,19 @@ class Format:
     """A format in which the groups of a project can be exported.
 
     Attributes:
-        name: of the format, and of its folder.
+        name: of the format, of its folder, and of its function.
         title: a noun phrase for help and page.
-        function: ``module:function``, imported when it is called: help is quick. A module without dots belongs to this
-            package. It gets an `ExportFolder`, `Photos` and rows, and returns `ExportFolder.finish`.
         has_originals: whether the folder contains the photographs themselves.
         needs_images: whether it has nothing for items without image files.
+        module: of the function, imported when it is called: help is quick. The function gets an `ExportFolder`,
+            `Photos` and rows, and returns `ExportFolder.finish`.
     """
 
     name: str
     title: str
-    function: str
     has_originals: bool = False
     needs_images: bool = True
+    module: str = "promptccd.discovery.exports.fills"
 
     def write(
         self,
@@ -63,8 +63,7 @@ class Format:
         paths = [photos.path(row.picture) for row in rows if row.category is not None]
         if self.needs_images and paths and all(map(item_name, paths)):
             raise RunError("The project contains items without image files. Export it in the format table.")
-        module, _, function = self.function.partition(":")
-        fill = getattr(import_module(module if "." in module else f"{__package__}.{module}"), function)
+        fill = getattr(import_module(self.module), self.name)
         originals = {row.sha256[:DIGITS]: photos.path(row.picture) for row in rows}
         with ExportFolder.opened(
             out / self.name, originals if self.has_originals else None, project, on_progress
@@ -76,15 +75,10 @@ class Format:
 FORMATS = {
     each.name: each
     for each in (
-        Format(
-            "folders",
-            "the files themselves in a folder per group, linked where the disk can",
-            "folders:fill",
-            has_originals=True,
-        ),
-        Format("sidecars", "keywords in XMP files", "sidecars:fill"),
-        Format("publish", "pixels without metadata, as an ImageFolder", "publish:fill"),
-        Format("table", "names and categories as CSV, of all weeks", "rows:fill", needs_images=False),
+        Format("folders", "the files themselves in a folder per group, linked where the disk can", has_originals=True),
+        Format("sidecars", "keywords in XMP files"),
+        Format("publish", "pixels without metadata, as an ImageFolder"),
+        Format("table", "names and categories as CSV, of all weeks", needs_images=False),
     )
 }  # fmt: skip
 

@@ -1,14 +1,12 @@
 """Tables of photographs and their groups: a row for each file of a discovery, or for each photograph of a project."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptccd.data.names import display_name, is_of_windows
-from promptccd.discovery.exports.export_folder import Export, ExportFolder, text_item
-from promptccd.discovery.options import TABLE
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.images.decode import Status
@@ -71,28 +69,35 @@ def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[tuple[int, AssignmentRo
     return inside, [f"{what}, and left out: {count}." for what, count in counts.items() if count]
 
 
-def _aside_notes(registry: CategoryRegistry) -> dict[str, str]:
-    """The note on each image that is set aside, by key."""
-    names, by_people = {each.id: each.name for each in registry.aside}, registry.put_aside
-    return {
-        key: f"{'set aside' if key in by_people else 'like ignored images'}: {names[category_id]}"
-        for key, category_id in registry.members.items()
-        if category_id in names
-    }
+class _Rows:
+    """Makes the rows of images by key.
 
+    Attributes:
+        names: of the categories, by id.
+        aside: the note on each image that is set aside.
+    """
 
-def _placed(
-    names: Mapping[int, str],
-    origins: Mapping[int, str],
-    category_id: int | None,
-    state: str,
-    notes: Sequence[str],
-) -> dict[str, Any]:
-    """The values of a row that depend on its category, which it may lack."""
-    values: dict[str, Any] = {"category": category_id, "name": "", "known": "", "state": ""}
-    if category_id is not None:
-        values |= {"name": names[category_id], "known": origins[category_id], "state": state}
-    return {**values, "note": "; ".join(filter(None, notes))}
+    def __init__(self, registry: CategoryRegistry, newest: int = 0):
+        self.names, self._origins, self._states = registry.names(), registry.origins(), registry.states
+        ignored, by_people = {each.id: each.name for each in registry.aside}, registry.put_aside
+        self.aside = {
+            key: f"{'set aside' if key in by_people else 'like ignored images'}: {ignored[category_id]}"
+            for key, category_id in registry.members.items()
+            if category_id in ignored
+        }
+        self._unknown = newest, None, None, ""
+
+    def make(self, key: str, status: str, notes: Sequence[str], **values: Any) -> AssignmentRow:
+        """The row of an image with its category; `values` are those of the file, and of this grouping."""
+        stage, category, confidence, state = self._states.get(key, self._unknown)
+        if key in self.aside:
+            status, category, confidence = "aside", None, None
+        known = {"name": "", "known": "", "state": ""}
+        if category is not None:
+            known = {"name": self.names[category], "known": self._origins[category], "state": state}
+        grouped = {"category": category, "confidence": confidence, "distance": None, **known}
+        note = "; ".join(filter(None, notes))
+        return AssignmentRow(picture=key, stage=stage, status=status, note=note, **(grouped | values))
 
 
 def joinable_path(path: str) -> str:
@@ -110,87 +115,51 @@ def joinable_path(path: str) -> str:
 
 def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
     """One row for each file of the newest stage, in the order of the source; its images are grouped."""
-    stage, assigned = session.current, session.assignment()
+    stage, assigned, likest = session.current, session.assignment(), session.grouping.likest()
     row_of, near = {key: row for row, key in enumerate(assigned.keys)}, session.near_duplicates
-    registry, likest = session.registry, session.grouping.likest()
-    aside = _aside_notes(registry)
-    states, names, origins = registry.states, registry.names(), registry.origins()
-    paths = [stage.intake.path_of(file) for file in stage.intake.files]
-    rows = []
-    for file, path in zip(stage.intake.files, paths, strict=True):
-        original = stage.intake.original(file)
-        found = row_of.get(file.key)
+    intake, rows, made = stage.intake, list[AssignmentRow](), _Rows(session.registry, stage.stage)
+    for file in intake.files:
+        original, found = intake.original(file), row_of.get(file.key)
         is_copy = original.index != file.index
         status = "duplicate" if is_copy else "used"
         if file.verdict.status is Status.SKIPPED:
             status = "skipped"
-        elif file.key in aside:
-            status = "aside"
-        notes = [file.verdict.note, aside.get(file.key, "")]
+        notes = [file.verdict.note, made.aside.get(file.key, "")]
         if is_copy:
             notes.insert(0, f"same picture as {original.name}")
         elif (first := near.get(file.key)) is not None:
             notes.insert(0, f"nearly the same picture as {first.name}")
-        category_id = None if found is None else int(assigned.category_ids[found])
-        came, _, _, state = states.get(file.key, (stage.stage, None, None, ""))
+        values: dict[str, Any] = {"confidence": None}
         if found is not None:
             notes += [STRANGE] * bool(assigned.novel[found])
+            values["confidence"] = round(float(assigned.confidences[found]), 6)
+            values["distance"] = round(float(assigned.distances[found]), 6)
         elif file.key in likest:
-            notes.append(f"{WAITS}; most like {names[likest[file.key]]}")
-        rows.append(
-            AssignmentRow(
-                file=file.name,
-                path=joinable_path(path),
-                date=file.taken,
-                sha256=file.content_hash,
-                picture=file.key,
-                confidence=None if found is None else round(float(assigned.confidences[found]), 6),
-                distance=None if found is None else round(float(assigned.distances[found]), 6),
-                stage=came,
-                status=status,
-                **_placed(names, origins, category_id, state, notes),
-            )
-        )
+            notes.append(f"{WAITS}; most like {made.names[likest[file.key]]}")
+        path, sha256 = joinable_path(intake.path_of(file)), file.content_hash
+        values |= {"file": file.name, "path": path, "date": file.taken, "sha256": sha256}
+        rows.append(made.make(file.key, status, notes, **values))
     return rows
 
 
 def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentRow]:
     """One row for each photograph that ever came to a project, as it is now, in the order of the files."""
-    paths = {key: photos.path(key) for key in photos.keys}
-    aside, rows, states = _aside_notes(registry), [], registry.states
-    names, origins = registry.names(), registry.origins()
+    rows, made = list[AssignmentRow](), _Rows(registry)
     for name, key, is_here in zip(photos.names, photos.keys, photos.here.tolist(), strict=True):
-        stage, category_id, confidence, state = states[key]
-        category_id = None if key in aside else category_id
-        rows.append(
-            AssignmentRow(
-                file=name,
-                path=joinable_path(paths[key] if os.path.isfile(paths[key]) or not is_here else ""),
-                date=photos.date(key),
-                sha256=photos.content_hash(key),
-                picture=key,
-                confidence=None if key in aside else confidence,
-                distance=None,
-                stage=stage,
-                status="aside" if key in aside else "used" if is_here else "away",
-                **_placed(
-                    names,
-                    origins,
-                    category_id,
-                    state,
-                    [aside.get(key, ""), "" if is_here else "not where it was"],
-                ),
-            )
+        path = photos.path(key) if not is_here or os.path.isfile(photos.path(key)) else ""
+        row = made.make(
+            key,
+            "used" if is_here else "away",
+            [made.aside.get(key, ""), "" if is_here else "not where it was"],
+            file=name,
+            path=joinable_path(path),
+            date=photos.date(key),
+            sha256=photos.content_hash(key),
         )
+        rows.append(row)
     return rows
 
 
 def assignments_csv(rows: Sequence[AssignmentRow]) -> str:
     """The rows as CSV; text that a spreadsheet would take for a formula is escaped, which no path is."""
     return csv_text([item.name for item in fields(AssignmentRow)], [asdict(row) for row in rows])
-
-
-def fill(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow]) -> Export:
-    """Write ``table/assignments.csv`` of all images and items, also without a file."""
-    folder.add(text_item(TABLE, assignments_csv(rows), TABLE))
-    return folder.finish(len(rows))

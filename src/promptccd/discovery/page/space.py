@@ -34,10 +34,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from promptccd import systems
 from promptccd.data.names import display_name
-from promptccd.discovery.categories import registry_of
 from promptccd.discovery.checkpoint import save_checkpoint
 from promptccd.discovery.discover import discover
-from promptccd.discovery.embedding import load_embedder
+from promptccd.discovery.embedding import load_embedder, registry_of
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.reading import find_source
 from promptccd.discovery.page.routes import (

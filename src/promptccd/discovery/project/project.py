@@ -322,7 +322,7 @@ def _registry_of_model(folder: Path) -> CategoryRegistry:
     folder = _found(folder)
     if has_registry(folder):
         return load_registry(folder)
-    from promptccd.discovery.categories import registry_of
+    from promptccd.discovery.embedding import registry_of
     from promptccd.runs.predict import load_model
 
     return registry_of(load_model(folder), folder)

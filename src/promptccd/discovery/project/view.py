@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from promptccd.data.names import display_name
-from promptccd.discovery.categories import assignment_in
 from promptccd.discovery.project.features import lay_out
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import Photos
@@ -272,6 +271,7 @@ class ProjectView(Project):
         """
         # Here, because it takes a second that the first pictures need not wait.
         from promptccd.discovery.grouping import pair_questions
+        from promptccd.discovery.stage_grouping import assignment_in
 
         keys, features = self.photos.keys, self.features()
         with self.lock:
