@@ -246,7 +246,6 @@ def test_a_backbone_of_ones_own_is_kept_in_the_run(bare: PromptCCDModel, tmp_pat
     assert from_there.train().stages == []
 
 
-@pytest.mark.moderate
 def test_what_does_not_go_together_is_refused(
     bare: PromptCCDModel, trained_run: Path, tmp_path: Path
 ) -> None:
@@ -268,7 +267,6 @@ def test_what_does_not_go_together_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.moderate
 def test_the_recipe_says_what_was_given(tiny_backbone: Path, tmp_path: Path) -> None:
     options = {"images_per_class": 20, "cuts": [(0.8, 0.1, 0.5, 1), (0.5, 0.5, 1), (0.5, 1), (1,)], "seed": 7}
     model = GCDModel.from_pretrained(tiny_backbone, **TINY_HEAD)

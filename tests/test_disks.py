@@ -69,6 +69,8 @@ def test_no_more_loaders_start_than_shared_memory_has_room_for(free, workers, sa
     assert caplog.text.count("Shared memory") == bool(said)
     options = {"num_workers": workers, "timeout": 300.0, "worker_init_fn": end_with_parent}
     assert loader_options(8, 19_000_000) == (options if workers else {})
+    monkeypatch.setattr(systems, "free_shared_memory", lambda: None)  # of other systems
+    assert workers_for(8, 10**12) == 4
 
 
 class Killed(torch.utils.data.Dataset):

@@ -29,7 +29,6 @@ def recipe(recipe_values: Values, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.moderate
 def test_split_shows_the_stages_and_trains_nothing(recipe: Path, tmp_path: Path, run) -> None:
     code, out, _ = run("split", recipe, "--json")
     summary = json.loads(out)

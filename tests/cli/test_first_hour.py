@@ -71,7 +71,6 @@ def test_order_of_categories_is_said(photos, capsys):
     assert "known: kind 0, kind 1\nnew:   kind 2" in printed
 
 
-@pytest.mark.moderate
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_of_pages_parse(page: Path) -> None:
     text = page.read_text(encoding="utf-8")

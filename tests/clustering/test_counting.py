@@ -8,6 +8,7 @@ from promptccd.clustering import (
     CountCalibration,
     CountEstimate,
     calibrate,
+    counting,
     estimate_categories,
 )
 from promptccd.clustering.counting import estimate_by_split_merge, trials
@@ -58,11 +59,16 @@ def test_settled_categories_stay_whole_and_apart(known):
     assert estimate.count == 10
 
 
-def test_new_images_of_settled_categories_found_nothing_new():
+def test_new_images_of_settled_categories_found_nothing_new(monkeypatch):
     points, groups = blobs([40] * 6, spread=1.0)
     fixed = groups.where(torch.arange(240) % 2 == 0, -1)
     estimate = estimate_by_split_merge(points, 6, fixed=fixed, seed=0)
     assert (estimate.count, estimate.low) == (6, 6)
+    monkeypatch.setattr(
+        counting, "_affordable_moves", lambda *given: (2, 3)
+    )  # merges and splits that cost little
+    wider = estimate_by_split_merge(points, 6, fixed=fixed, seed=0)
+    assert (wider.count, wider.low, wider.high) == (6, 4, 9)
 
 
 SETTINGS = [

@@ -108,7 +108,6 @@ def test_every_variant_leaves_the_next_stage(stage0_of, albums, tmp_path, varian
     assert discovered(folder, albums[1], tmp_path / "elsewhere", None).change.stage == 2
 
 
-@pytest.mark.slow
 def test_what_is_set_aside_is_not_learnt_and_its_prototype_moves_along(session, albums):
     grouped(session, albums[0], 4)
     junk = max((each for each in session.registry.active if not each.known), key=lambda each: each.size)
@@ -143,7 +142,6 @@ def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, tmp_pa
     assert adapted > 40
 
 
-@pytest.mark.moderate
 def test_names_and_corrections_survive(session, albums, tmp_path):
     album = Path(shutil.copytree(albums[0], tmp_path / "album"))
     grouped(session, album, num_categories=5)
@@ -221,7 +219,6 @@ def test_too_few_images_are_refused_before_they_are_grouped(session, tmp_path):
         discover(session, tmp_path / "few", tmp_path / "out", num_categories=99, adaptation=QUICK)
 
 
-@pytest.mark.moderate
 def test_an_interrupted_training_leaves_the_session_as_it_was(session, albums):
     grouped(session, albums[0])
     model, state, features = session.model, session.registry.state_hash(), session.current.features

@@ -207,7 +207,6 @@ def test_in_a_run_images_of_a_dissolved_category_are_unassigned_and_it_is_said(s
     assert len(registry_in(stage).unassigned) == size
 
 
-@pytest.mark.moderate
 def test_an_image_of_an_earlier_stage_goes_where_its_own_features_are_nearest(found, session, albums):
     category = max(new_of(found), key=lambda each: registry_in(found).category(each).size)
     discover(session, albums[2], found, num_categories=7)
@@ -308,7 +307,6 @@ def test_other_folders_are_named(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.moderate
 @pytest.mark.fault(1)
 def test_a_process_killed_between_two_renames_loses_nothing(run):
     stage = run / "stage3"

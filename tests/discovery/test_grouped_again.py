@@ -101,7 +101,6 @@ def test_what_junk_hid_is_found_once_it_is_set_aside(hidden: DiscoverySession) -
     assert registry.state_hash() == before
 
 
-@pytest.mark.moderate
 def test_what_a_person_said_and_images_of_one_moment_stay_where_the_others_are_grouped_again(hidden, worlds):
     registry, burst = hidden.registry, [key_of(number) for number in (1, EACH + 1, 2 * EACH + 1)]
     hidden.seen.store_followers(burst, dict.fromkeys(burst[1:], burst[0]))

@@ -92,7 +92,8 @@ def test_a_score_is_written_with_four_places_and_read_back() -> None:
 
 
 def test_the_paper_prints_sessions_by_separate_assignments_and_the_rest_as_it_is() -> None:
-    assert ContinualScore("cacc", ROWS).as_published.stages is ROWS
+    for rows in (ROWS, list[StageScore]()):
+        assert ContinualScore("cacc", rows).as_published.stages is rows
     separate = [(9.0, 8.0, 7.0), (6.0, 5.0, 4.0)]
     names = ("all_v1", "old_v1", "new_v1")
     rows = [

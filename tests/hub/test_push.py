@@ -229,7 +229,6 @@ def test_a_tag_that_a_person_set_stays_where_it_is(run: RunDirectory, hub: Hub) 
     assert repo.tags == {"paper": tagged}
 
 
-@pytest.mark.moderate
 def test_a_checkpoint_that_was_fetched_with_the_hubs_client_is_whole(
     run: RunDirectory, hub: Hub, tmp_path: Path
 ) -> None:

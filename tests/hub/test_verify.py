@@ -102,7 +102,6 @@ def test_a_damaged_record_is_named(run: RunDirectory, name: str, change, named: 
     assert any(named in check.problem for check in checks), checks
 
 
-@pytest.mark.moderate
 def test_a_row_is_written_before_its_stage(run: RunDirectory) -> None:
     """A run that was killed in between is whole all the same."""
     shutil.rmtree(run.stage(3))
@@ -271,7 +270,6 @@ def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").rglob("README.md"))
 
 
-@pytest.mark.moderate
 def test_a_stage_of_another_split_is_refused(
     trained_run: Path, recipe_values: dict, hub: Hub, tmp_path: Path, capsys
 ) -> None:

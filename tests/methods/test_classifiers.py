@@ -86,7 +86,6 @@ def around(directions: torch.Tensor, each: int) -> torch.Tensor:
     return F.normalize(F.normalize(directions, dim=-1).repeat_interleave(each, 0) + noise, dim=-1)
 
 
-@pytest.mark.moderate
 def test_new_classes_of_happy_start_where_images_lie_far_from_all_old_ones(backbone_folder: Path) -> None:
     """However long old rows are; as long as drawn rows in mean. With fewer images than classes the rest is drawn."""
     old = torch.tensor([[0.01], [1.0], [100.0]]) * torch.randn(3, 32, generator=torch_generator("rows"))
@@ -110,7 +109,6 @@ def test_new_classes_of_happy_start_where_images_lie_far_from_all_old_ones(backb
     assert torch.equal(second, drawn[1])
 
 
-@pytest.mark.moderate
 def test_each_part_of_happy_can_be_left_out(backbone_folder: Path) -> None:
     """The rows of its ablation: a part that is left out costs nothing, and the others what they cost before."""
     whole, every = happy_step(backbone_folder)

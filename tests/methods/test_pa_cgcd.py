@@ -80,7 +80,6 @@ def test_the_chance_of_the_lower_gaussian() -> None:
     assert chance_of_low(torch.full((5,), 0.3)).isfinite().all()
 
 
-@pytest.mark.moderate
 def test_a_stage_begins_with_the_same_labels_whenever_it_does_and_leaves_old_rows_alone(
     trained: PACGCDModel, tmp_path: Path
 ) -> None:

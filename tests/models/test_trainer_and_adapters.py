@@ -98,7 +98,6 @@ def test_adapters_are_trained_kept_and_merged(page, method: str) -> None:
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.moderate
 def test_a_model_whose_weights_adapters_hold_is_not_saved_as_one(tmp_path: Path) -> None:
     """Those that transformers itself added are saved beside the model, as it does."""
     peft = pytest.importorskip("peft", reason="peft is not installed")

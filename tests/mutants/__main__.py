@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from tests.mutants.mutations import Mutant, mutants_of
-from tests.mutants.running import LATE, Lines, Project, Worker, tried
+from tests.mutants.running import LATE, NO_TESTS, Lines, Project, Worker, tried
 
 ROOT = Path(__file__).parents[2]
 AT_ONCE = 2  # mutants
@@ -27,26 +27,33 @@ PRELOADED = (  # by tests of most areas; none of them may import this package
 )
 MORE = {  # tests of an area beside those that are called after it
     # What models of one method do by themselves is tested beside it, and how they are found beside the Hub.
-    "models": "methods hub/test_asking.py",
+    "models": "methods hub/test_asking.py test_own_method.py cli/test_options.py",
     # A model of a method is tested beside all models, its losses beside their reference.
-    "methods": "models training/test_reference.py",
-    "training": "runs/test_devices.py runs/test_recipes.py reports/test_history.py "
-    "cli/test_values.py cli/test_mistakes.py data/test_benchmarks.py data/test_spectrum.py",
-    "images": "discovery/intake",
-    "data": "discovery/intake hub/test_stages.py hub/test_hub_rows.py",
-    "runs": "hub/test_cards.py cli/test_mistakes.py",
+    "methods": "models training/test_reference.py training/test_exemplars.py training/test_batches.py "
+    "training/test_distributed.py runs/test_replay.py cli/test_options.py",
+    "training": "runs/test_devices.py runs/test_recipes.py runs/test_replay.py reports/test_history.py "
+    "cli/test_options.py cli/test_values.py cli/test_mistakes.py data/test_benchmarks.py data/test_spectrum.py",
+    "images": "discovery/intake discovery/test_corrections.py cli/test_options.py",
+    "data": "discovery/intake hub/test_stages.py hub/test_hub_rows.py hub/test_hostile_tables.py test_disks.py "
+    "cli/test_options.py",
+    "runs": "hub/test_cards.py hub/test_stages.py hub/test_verify.py training/test_pretraining.py cli/test_mistakes.py",
     "evaluation": "runs/test_protocols.py cli/test_mistakes.py",
     "reports": "runs/test_sweep.py runs/test_sweep_devices.py runs/test_engines.py",
-    "cli": "runs/test_sweep.py hub/test_push.py hub/test_space.py reports",
-    "discovery": "spaces",
+    "cli": "runs/test_sweep.py hub/test_push.py hub/test_space.py reports discovery/exports/test_formats.py "
+    "discovery/page/test_right.py evaluation/test_audit.py spaces/test_discovery_space.py",
+    "clustering": "runs/test_streams.py",
+    "discovery": "spaces cli/test_options.py",
     "discovery/page": "spaces",
     "discovery/project": "discovery",
-    "discovery/intake": "discovery/test_cache.py",
+    "discovery/exports": "discovery/page/test_routes.py",
+    "discovery/intake": "discovery/test_cache.py discovery/test_away.py discovery/page/test_photos.py",
+    "discovery/near_duplicates": "discovery/test_cache.py",
     **dict.fromkeys(("__init__.py", "on_demand.py"), "cli/test_quick.py"),
     "__main__.py": "cli/test_first_hour.py",
     "errors.py": "cli/test_mistakes.py cli/test_values.py test_any_system.py",
-    "disk.py": "test_planted_links.py",
-    "database.py": "discovery/project/test_store.py discovery/test_cache.py",
+    "disk.py": "test_planted_links.py test_formats.py discovery/test_discover.py",
+    "database.py": "discovery/project/test_store.py discovery/test_cache.py discovery/intake/test_seen.py",
+    "pipeline.py": "models/test_expectations.py models/test_trainer_and_adapters.py",
     "processes.py": "test_pretended_windows.py cli/test_exit_codes.py test_disks.py",
     "systems.py": "test_pretended_windows.py test_any_system.py test_disks.py test_locks.py",
     "version.py": "cli/test_quick.py runs/test_run_directory.py",
@@ -111,7 +118,7 @@ def judged(mutants: Sequence[Mutant], lines: Lines, minutes: float) -> Iterator[
         for mutant, worker in list(running.items()):
             if (code := worker.ended()) is not None:
                 del running[mutant]
-                yield mutant, {0: "survived", LATE: "late"}.get(code, "killed")
+                yield mutant, {0: "survived", LATE: "late", NO_TESTS: "unseen"}.get(code, "killed")
         time.sleep(0.01)
 
 

@@ -23,6 +23,8 @@ from tests.mutants.mutations import Mutant
 
 LONGEST_RUN_S = 60.0  # of tests for one mutant as they ran without it, cheapest first; the rest is left out
 LATE = 90  # the exit code of what took too long
+NO_TESTS = int(pytest.ExitCode.NO_TESTS_COLLECTED)
+CHOSEN = "PYTEST_ADDOPTS"  # in the environment: it may choose tests, as by -m "not slow and not moderate"
 FLAGS = "-q -x --tb=no -p no:cacheprovider -p no:xdist -W ignore -o addopts= -o timeout_func_only=true"
 
 
@@ -104,7 +106,8 @@ class Lines:
 
     def _state(self, area: str) -> str:
         """A hash of an area and its tests: which lines of it they run does not hang on the rest of the package."""
-        root, digest = self.project.root, hashlib.sha256(str(area in self.project.slow).encode())
+        which = f"{area in self.project.slow} {os.environ.get(CHOSEN, '')}"
+        root, digest = self.project.root, hashlib.sha256(which.encode())
         digest.update(Path(__file__).read_bytes() + Path(started.__file__).read_bytes())
         for top in (f"{self.project.package}/{area}", *self.project.areas[area]):
             for path in sorted((root / top).rglob("*.py")) or [root / top]:
@@ -176,8 +179,8 @@ def _pytest(project: Project, tests: Sequence[str], folder: Path, plugin: object
 
 def _record(project: Project, area: str, place: Path, folder: Path) -> int:
     recorder = Recorder(project.root / project.package / area, folder)
-    which = "" if area in project.slow else "not slow"
-    flags = ["--maxfail=1000", f"--timeout={2 * project.patience_s}", "-m", which]
+    which = [] if CHOSEN in os.environ else ["-m", "" if area in project.slow else "not slow"]
+    flags = ["--maxfail=1000", f"--timeout={2 * project.patience_s}", *which]
     code = _pytest(project, [*flags, *project.areas[area]], folder, recorder)
     place.parent.mkdir(exist_ok=True)
     (folder / "recorded").write_text(json.dumps(recorder.to_dict(project.root)))

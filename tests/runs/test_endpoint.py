@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from promptccd import CategoryDiscoveryPipeline
+from promptccd.runs.endpoint import EndpointHandler
 
 
 @pytest.fixture
@@ -29,11 +30,10 @@ def test_it_takes_pictures_files_and_base64_one_or_several(
 ) -> None:
     """The file of the stage is loaded by itself, as an endpoint does."""
     stage = str(trained_run / "stage3")
-    handler_class = runpy.run_path(f"{stage}/handler.py")[
-        "EndpointHandler"
-    ]  # writes no bytecode into the stage
-    handler, pipeline = handler_class(stage), CategoryDiscoveryPipeline.from_pretrained(stage)
+    alone = runpy.run_path(f"{stage}/handler.py")["EndpointHandler"]  # writes no bytecode into the stage
+    handler, pipeline = EndpointHandler(stage), CategoryDiscoveryPipeline.from_pretrained(stage)
     several, files = handler({"inputs": pictures}), list(map(as_file, pictures))
+    assert alone(stage)({"inputs": pictures}) == several
     for answer, expected in zip(several, pipeline(pictures), strict=True):
         assert {name: pytest.approx(each, abs=1e-4) for name, each in answer.items()} == {
             name: expected.get(name, answer[name]) for name in answer

@@ -1,8 +1,10 @@
 """What trackers see of a run, read back from TensorBoard's events and W&B's offline run."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -11,8 +13,10 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from promptccd import CategoryDiscoveryTrainer, PromptCCDPlusPlusModel, TrainingArguments
 from promptccd.data import StageStream
 from promptccd.data.options import ViewOptions
+from promptccd.errors import ConfigurationError
 from promptccd.runs import RunDirectory
-from promptccd.training.callbacks import read_history
+from promptccd.runs.tracking import Tracking
+from promptccd.training.callbacks import RunState, read_history
 from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
 from tests.test_category_trainer import files_of
 
@@ -52,6 +56,47 @@ def trainer_in(folder: Path, backbone: Path, report_to: str) -> CategoryDiscover
         StageStream.from_dataset(coloured_images(5, 30), class_blocks=[2, 1, 1, 1]),
         views=ViewOptions(image_size=16, resize_size=18),
     )
+
+
+def test_steps_names_and_settings_by_themselves(tmp_path: Path) -> None:
+    """Epochs of all stages are the steps; a continued run has the identity that it had at W&B."""
+    logged, started = [], []
+
+    def begin(*given: Any) -> None:
+        started.append(given)
+        accelerator.trackers.append("a tracker")
+
+    accelerator = SimpleNamespace(trackers=[], init_trackers=begin)
+    accelerator.log = lambda values, step: logged.append((step, values))
+    recipe = {"training": {"epochs": 3, "seed": None}, "data": {"class_blocks": [2, 1]}}
+    manifest = {"recipe": recipe, "split_fingerprint": "f"}
+    tracking = Tracking(accelerator, SimpleNamespace(path=tmp_path, name="run", manifest=manifest))
+    arguments = TrainingArguments(epochs=5, discovery_epochs=2, report_to="wandb")
+    state = RunState(tmp_path, 3, True, stage=1, epoch=1)
+    tracking.on_epoch_end(arguments, state, None, {"loss": 1.0})
+    tracking.on_train_begin(replace(arguments, report_to="none"), state, None)
+    assert (logged, started) == ([], [])  # no tracker yet
+    for _ in range(2):  # it goes on with the one there is
+        tracking.on_train_begin(arguments, state, None)
+    settings = {"training.epochs": 3, "training.seed": "null", "data.class_blocks": "[2, 1]", "split": "f"}
+    identity = (tmp_path / "logs/wandb_id").read_text()
+    options = {"dir": str(tmp_path / "logs"), "id": identity, "name": "run", "resume": "allow"}
+    assert started == [("promptccd", settings, {"wandb": {**options, "reinit": "finish_previous"}})]
+    assert (len(identity), (tmp_path / "logs/wandb").is_dir()) == (32, True)
+    tracking.on_epoch_end(arguments, state, None, {"loss": 1.0})
+    tracking.on_evaluate(arguments, state, None, {"cacc/average/all": 50.0})
+    tracking.on_stage_end(arguments, state, None, {"prompt_effect": 0.5})
+    tracking.on_stage_end(arguments, state, None, {})
+    named = ({"stage1/loss": 1.0}, {"cacc/average/all": 50.0}, {"stage1/prompt_effect": 0.5})
+    assert logged == [(6, each) for each in named]
+
+    assert tracking._options("wandb")["id"] == identity
+    assert tracking._options("trackio") == {"name": "run", "resume": "allow"}
+    assert tracking._options("tensorboard") == {} and (tmp_path / "logs/promptccd").is_dir()
+    accelerator.trackers, accelerator.init_trackers = [], lambda *given: None
+    with pytest.raises(ConfigurationError, match="pip install wandb"):
+        tracking.on_train_begin(arguments, state, None)
+    tracking.on_train_begin(arguments, replace(state, is_main_process=False), None)
 
 
 @pytest.fixture(scope="module")

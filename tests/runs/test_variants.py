@@ -7,7 +7,7 @@ import re
 import signal
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from promptccd.errors import InterruptedRunError
 from promptccd.evaluation import ContinualScore
 from promptccd.models.assignment import two_shares
 from promptccd.runs import RunDirectory, RunEvaluation, explain_image, load_model, load_view, train_run
+from promptccd.runs.predict import Explanation
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer
@@ -234,6 +235,44 @@ def test_explanations_of_every_variant(variant: Values, image_folder: Path, tmp_
             assert name == model.config.id2label[model.config.component_categories[int(number)]]
     else:
         assert model.config.model_type == "promptccd-gcd"
+
+
+def test_an_explanation_in_words_numbers_and_colours(trained_run: Path, tmp_path: Path) -> None:
+    """Prompts by how often they acted, then by how well they fit; part 0 is the background and has no colour."""
+    prompts, scores = np.array([[[0, 1], [4, 1]], [[7, 0], [4, 1]]]), np.arange(8).reshape(2, 2, 2) / 8
+    heat, parts = np.array([[[0.0, 0.1], [0.2, 0.3]]] * 2), np.array([[0, 1], [2, 1]])
+    grey = np.full((4, 4, 3), 90, np.uint8)
+    found = Explanation(grey, 7, "owl", 0.5, heat, parts, prompts, scores, prompts_per_part=3)
+    listed = [("part 0, prompt 1", 3, 0.875), ("part 1, prompt 1", 2, 0.75)]
+    listed += [("part 0, prompt 0", 2, 0.625), ("part 2, prompt 1", 1, 0.5)]
+    assert found.to_dict() == {
+        "category": 7, "name": "owl", "confidence": 0.5,
+        "prompts": [{"prompt": name, "times": times, "best_score": best} for name, times, best in listed],
+        "patches_per_part": {"0": 1, "1": 2, "2": 1},
+    }  # fmt: skip
+    shown = np.asarray(found.overlay()).astype(int)
+    assert shown.shape == (336, 3 * 336, 3)
+    assert (shown[:, :336] == 90).all() and (shown[:168, 672:840] == 90).all()
+    assert shown[-9, 660].tolist() == pytest.approx([235, 64, 11], abs=2)  # nearly (255, 60, 0)
+    assert shown[9, -9].tolist() == pytest.approx([167, 94, 41], abs=2)  # 140 of 255 of (230, 97, 1)
+    alike = replace(found, attention=np.ones((2, 2, 2)), parts=None)
+    assert (np.asarray(alike.overlay()) == 90).all()
+
+    model, stage = load_model(trained_run / "stage3"), trained_run / "stage3"
+    made = explain_image(model, load_view(stage), Image.fromarray(np.tile(grey, (9, 9, 1))))
+    assert made.attention.shape == (4, 2, 2) and (made.attention.sum((1, 2)) < 1).all()
+    assert (made.parts, made.prompts_per_part, made.name) == (
+        None,
+        None,
+        model.config.id2label[made.category],
+    )
+    named = [each.removeprefix("component ").split(", ", 1) for each in map(made._name_of, range(3))]
+    ids = model.config.component_categories
+    assert named == [[str(each), model.config.id2label.get(ids[each], "of no category")] for each in range(3)]
+    assert made.prompts.shape == made.scores.shape == (model.config.prompts_per_image,)
+    assert [path.name for path in made.save(tmp_path)] == ["explanation.json", "arrays.npz", "overlay.png"]
+    assert json.loads((tmp_path / "explanation.json").read_text()) == made.to_dict()
+    assert set(np.load(tmp_path / "arrays.npz")) == {"attention", "prompts", "scores"}
 
 
 @pytest.mark.parametrize(

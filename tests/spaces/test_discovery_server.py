@@ -87,7 +87,6 @@ def test_a_visit_from_the_example_to_the_export(server: Server, visitor: Visitor
     assert "heron" in {each.name for each in registry.active} and registry.stage == 1
 
 
-@pytest.mark.moderate
 @pytest.mark.fault(43)
 def test_uploads_beyond_the_limits(visitor: Visitor) -> None:
     form = {"files": ("large.png", bytes(LIMITS.max_total_bytes + 2 * MIB))}
@@ -215,7 +214,6 @@ def test_uploads_leave_the_folder_that_gradio_serves_at_once(server: Server, vis
     assert not path.exists()
 
 
-@pytest.mark.moderate
 def test_forgetting_reaches_what_the_server_keeps(server: Server) -> None:
     with server.visitor() as visitor:
         visitor.give([(f"holiday {name}", content) for name, content in pictures()])

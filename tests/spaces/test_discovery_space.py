@@ -48,7 +48,6 @@ def test_without_gradio_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert capsys.readouterr().err == TEXT["promptccd-the-page-needs-gradio-pip"]
 
 
-@pytest.mark.moderate
 def test_mistakes_are_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, backbone_folder: Path, tmp_path: Path
 ) -> None:

@@ -27,7 +27,6 @@ def visits(tmp_path: Path) -> Iterator[Visits]:
     assert not opened.root.exists()
 
 
-@pytest.mark.moderate
 def test_everybody_has_a_private_copy_of_an_example_whose_largest_groups_have_no_name(visits: Visits) -> None:
     one, other = visits.enter("", "one"), visits.enter("", "other")
     assert one.folder != other.folder and one.address != other.address and len(one.address) >= 32

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
@@ -18,6 +19,7 @@ from PIL import ExifTags, Image
 from promptccd.cli.main import main
 from promptccd.discovery import FORMATS, DiscoverySession, Project, discover, export_project
 from promptccd.discovery.exports.export_folder import Export, text_item
+from promptccd.discovery.exports.fills import _write_original
 from promptccd.discovery.exports.formats import Format
 from promptccd.discovery.exports.rows import project_rows
 from promptccd.discovery.intake.seen import pictures_in
@@ -281,6 +283,19 @@ def test_a_format_is_one_entry(here, monkeypatch, capsys) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("form", "suffix"), [("JPEG", ".jpg"), ("TIFF", ".tif"), ("PNG", ".png"), ("", "")])
+def test_an_image_that_is_no_file_is_named_by_its_format(tmp_path: Path, form: str, suffix: str) -> None:
+    """Camera raw, which Pillow cannot read, keeps its bytes and gets no suffix."""
+    if form:
+        Image.new("RGB", (4, 4)).save(tmp_path / "image", form)
+    else:
+        (tmp_path / "image").write_bytes(b"raw")
+    here = SimpleNamespace(file_of=lambda key: None, original=lambda key: (tmp_path / "image").read_bytes())
+    for needs_suffix in (True, False):
+        assert _write_original(here, "", tmp_path / "new", needs_suffix=needs_suffix) == suffix * needs_suffix
+        assert (tmp_path / "new").read_bytes() == (tmp_path / "image").read_bytes()
+
+
 def test_photographs_of_an_open_archive_or_data_set_are_sorted(here: Path, tiny_backbone: Path) -> None:
     card = write_pictures(here / "card C", [4], per_category=2, seed=3)
     archive = shutil.make_archive(str(card), "zip", card)

@@ -108,6 +108,19 @@ def test_images_that_must_be_apart_take_the_place_of_other_groups(alike):
         groups_of(points, num_categories=4, constraints=five)
 
 
+def test_an_image_without_a_category_is_refused_though_others_can_be_kept_apart():
+    known = KnownCategories((4, 9), torch.eye(4)[:2])
+    points = torch.eye(4)[[0, 0, 1]]
+    apart = {"cannot_link": (("00000", "00001"),)}
+    found, _ = groups_of(
+        points, known, num_categories=2, next_id=10, constraints=GroupingConstraints(**apart)
+    )
+    assert sorted(found.category_ids.tolist()[:2]) == [4, 9]
+    nowhere = GroupingConstraints(**apart, forbidden={"00002": {4, 9}})
+    with pytest.raises(DataError, match="categories"):
+        groups_of(points, known, num_categories=2, next_id=10, constraints=nowhere)
+
+
 def test_a_pin_to_a_new_id_opens_that_category(ten):
     points, groups, known = ten
     chosen = [keys_of(points)[row] for row in (groups == 7).nonzero()[:2, 0].tolist()]

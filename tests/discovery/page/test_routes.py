@@ -388,6 +388,7 @@ def test_bodies_are_bounded_and_methods_few(reader: Window) -> None:
 def test_the_page_asks_nobody_else_and_runs_no_inline_script(reader: Window) -> None:
     status, headers, page = reader.ask("/")
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert reader.ask("/favicon.ico")[0] == 204
     policy = headers["content-security-policy"]
     assert "unsafe" not in policy
     assert "http" not in policy

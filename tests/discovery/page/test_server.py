@@ -74,7 +74,7 @@ def test_origins(site: Site, host: str, origin: str, is_ours: bool) -> None:
 
 def test_the_environment_says_where_it_is() -> None:
     assert Site.of_environment({}) == HOME
-    assert Site.of_environment({"PROMPTCCD_HOSTS": "a.example, b.example"}).names == {
+    assert Site.of_environment({"PROMPTCCD_HOSTS": "a.example, B.example"}).names == {
         "localhost", "a.example", "b.example",
     }  # fmt: skip
     space = Site.of_environment({"SPACE_HOST": "user-space.hf.space", "GRADIO_SERVER_NAME": "0.0.0.0"})
