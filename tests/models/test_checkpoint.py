@@ -17,21 +17,13 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
-    Dinov2Config,
     Dinov2ForImageClassification,
-    Dinov2Model,
-    Dinov2WithRegistersConfig,
     Dinov2WithRegistersForImageClassification,
-    Dinov2WithRegistersModel,
-    DINOv3ViTConfig,
-    DINOv3ViTModel,
     PreTrainedConfig,
     PreTrainedModel,
     Trainer,
     TrainingArguments,
-    ViTConfig,
     ViTForImageClassification,
-    ViTModel,
 )
 
 from promptccd import PromptCCDConfig, PromptCCDModel
@@ -49,6 +41,7 @@ from promptccd.models.configuration import bounds_of
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from tests.conftest import TINY_BACKBONE
 from tests.messages import TEXT
+from tests.models.finished import BACKBONES, DEEPER
 from tests.models.hostile import GAUSSIAN_NUMBERS, sharded
 
 # Configurations and processors as they stand on the Hub, but for their sizes.
@@ -83,14 +76,14 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     ),
     "registers": (
         {
-            "model_type": "dinov2_with_registers", "num_register_tokens": 4, "interpolate_antialias": True,
+            "model_type": "dinov2_with_registers", "num_register_tokens": 3, "interpolate_antialias": True,
             "interpolate_offset": 0.0, "torch_dtype": "float32",
         },
         None,
     ),
     "dino": (
         {
-            "architectures": ["ViTModel"], "encoder_stride": 16, "intermediate_size": 128, "model_type": "vit",
+            "architectures": ["ViTModel"], "encoder_stride": 16, "intermediate_size": 64, "model_type": "vit",
             "pooler_act": "tanh", "pooler_output_size": 32, "qkv_bias": True, "transformers_version": "4.11.0.dev0",
         },
         {
@@ -101,7 +94,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "dinov3": (
         {
             "apply_layernorm": True, "architectures": ["DINOv3ViTModel"], "attention_dropout": 0.0,
-            "drop_path_rate": 0.0, "hidden_act": "gelu", "initializer_range": 0.02, "intermediate_size": 128,
+            "drop_path_rate": 0.0, "hidden_act": "gelu", "initializer_range": 0.02, "intermediate_size": 64,
             "key_bias": False, "layer_norm_eps": 1e-05, "layerscale_value": 1.0, "mlp_bias": True,
             "model_type": "dinov3_vit", "num_channels": 3, "num_register_tokens": 4, "pos_embed_jitter": None,
             "pos_embed_rescale": 2.0, "pos_embed_shift": None, "proj_bias": True, "query_bias": True,
@@ -118,15 +111,6 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         },
     ),
 }  # fmt: skip
-BUILT: dict[str, tuple[type[PreTrainedModel], Any]] = {
-    "dinov2": (Dinov2Model, Dinov2Config(**TINY_BACKBONE)),
-    "dinov2_with_registers": (Dinov2WithRegistersModel, Dinov2WithRegistersConfig(**TINY_BACKBONE)),
-    "dinov3_vit": (
-        DINOv3ViTModel,
-        DINOv3ViTConfig(intermediate_size=128, num_register_tokens=4, **TINY_BACKBONE),
-    ),
-    "vit": (ViTModel, ViTConfig(intermediate_size=128, **TINY_BACKBONE)),
-}
 HEADED: dict[str, type[PreTrainedModel]] = {
     "dinov2 of ImageNet": Dinov2ForImageClassification,
     "registers": Dinov2WithRegistersForImageClassification,
@@ -139,11 +123,11 @@ HEADED: dict[str, type[PreTrainedModel]] = {
 )
 def test_what_is_published_loads(name: str, headed: bool, tmp_path: Path) -> None:
     values, processor = PUBLISHED[name]
-    model_class, config = BUILT[values["model_type"]]
-    whole = HEADED[name](config) if headed else model_class(config)
+    model_class, config = BACKBONES[name.split()[0]]
+    whole = (HEADED[name] if headed else model_class)(config())
     whole.save_pretrained(tmp_path)
     published = whole.base_model if headed else whole
-    (tmp_path / "config.json").write_text(json.dumps({**TINY_BACKBONE, **values}))
+    (tmp_path / "config.json").write_text(json.dumps({**DEEPER, **values}))
     if processor is not None:
         (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
     model, view = load_embedder(tmp_path)

@@ -27,12 +27,6 @@ from tests.models.hostile import first, tensors
 PIXELS = (40, 3, 16, 16)
 
 
-def test_only_the_last_block_and_the_head_learn(model: PromptCCDModel) -> None:
-    learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert learning
-    assert all(name.startswith(("backbone.encoder.layer.2.", "head.")) for name in learning)
-
-
 LEARN = {"backbone": 7_089_408, "head": 23_073_024}  # the last block of DINOv2, and the projection head
 SIMGCD = {**LEARN, "head": 6_295_808}
 POOLS = {**LEARN, "pools": 8 * 168_960}
@@ -335,13 +329,6 @@ def test_a_classifier_that_grows_learns_if_it_did_before(kind: type[CosineClassi
     assert {parameter.requires_grad for parameter in classifier.parameters()} == {learns}
 
 
-def covariances(count: int, width: int) -> torch.Tensor:
-    """Matrices whose Cholesky factor is far from its own transpose, and whose spreads differ threefold."""
-    factors = torch.randn(count, width, width, generator=torch_generator("factors")).tril()
-    factors = factors * torch.linspace(0.3, 0.9, count)[:, None, None] / width**0.5
-    return factors @ factors.transpose(1, 2) + 0.01 * torch.eye(width)
-
-
 @pytest.mark.parametrize("kind", ["diag", "spherical"])
 def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
     kind: str, backbone_folder: Path
@@ -350,11 +337,7 @@ def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
     model = PromptCCDModel.from_pretrained(
         backbone_folder, covariance_type=kind, prompts_per_image=3, **TINY_HEAD
     )
-    full = covariances(8, 32)
-    variances = {
-        "diag": full.diagonal(dim1=1, dim2=2),
-        "spherical": full.diagonal(dim1=1, dim2=2).mean(1, keepdim=True),
-    }[kind]
+    variances = 0.01 + torch.linspace(0.05, 0.5, 8)[:, None] * torch.rand(8, 32 if kind == "diag" else 1)
     means = torch.randn(8, 32) * torch.linspace(0.02, 0.2, 8)[:, None]
     log_weights = torch.randn(8).log_softmax(0)
     model.load_mixture(means, variances, log_weights)
