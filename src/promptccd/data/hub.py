@@ -27,7 +27,12 @@ CARDS = ("README.md", ".huggingface.yaml")
 SPLIT_FILE = "split.json"
 LABELS_CONFIG = "evaluation_labels"
 _SAYS_WHERE = ("data_files", "data_dir")
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a text may be ``namespace/name`` on the Hub, and is no path of this computer."""
+    return bool(_HUB_NAME.fullmatch(name)) and not os.path.lexists(os.path.expanduser(name))
 
 
 def load_hub(name: str, config: str | None = None, revision: str | None = None) -> DatasetDict:
@@ -123,7 +128,7 @@ def published_split(name: str, revision: str | None = None) -> CategorySplit | N
     Raises:
         DataError: its split is damaged, or of a newer version.
     """
-    if not _HUB_NAME.fullmatch(name) or os.path.lexists(os.path.expanduser(name)):
+    if not is_hub_name(name):
         return None
     try:
         values = _split_values(name, revision)

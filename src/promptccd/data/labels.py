@@ -56,7 +56,7 @@ class Layout:
     """How folders and the columns of tables are read.
 
     Attributes:
-        image: name of the image column; `None` finds it by `IMAGE_COLUMNS`, or by its content.
+        image: name of the image column; `None` finds it by its type, or by `IMAGE_COLUMNS`.
         label: name of the label column; `None` finds it by `LABEL_COLUMNS`.
         na: words in place of a label; `None` means `MISSING`, and -1 among class ids.
         separator: separator of the labels of a cell, of which the first counts; empty if each cell is

@@ -10,7 +10,6 @@ import hashlib
 import logging
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Any, Literal
 
 import datasets
 import numpy as np
+import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
 from filelock import FileLock, Timeout
 from PIL import Image, features
@@ -357,15 +357,11 @@ def conflicts(digests: Sequence[bytes], labels: Sequence[int]) -> dict[int, int]
 
     Digests and labels (category ids) are one per image, N.
     """
-    first = defaultdict[bytes, dict[int, int]](dict)  # position by label, of every picture
-    for position, (digest, label) in enumerate(zip(digests, labels, strict=True)):
-        first[digest].setdefault(label, position)
-    found = {}
-    for position, (digest, label) in enumerate(zip(digests, labels, strict=True)):
-        for another, other in first[digest].items():
-            if another != label:
-                found[position] = other
-                break
+    images = pd.DataFrame({"digest": digests, "label": labels}).rename_axis("position")
+    firsts = images.drop_duplicates()  # of every picture under each of its labels
+    pairs = images.reset_index().merge(firsts.reset_index(), on="digest", suffixes=("", "_of_first"))
+    pairs = pairs[pairs["label"] != pairs["label_of_first"]]
+    found: dict[int, int] = pairs.groupby("position")["position_of_first"].min().to_dict()
     return found
 
 

@@ -30,12 +30,7 @@ WORKBOOKS = (*_EXCEL, ".xlsb", ".xls", ".ods", ".fods", ".gsheet", ".numbers")
 MOST_UNPACKED = 2**29  # bytes of a workbook
 _DIVIDERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SAYS_DIVIDER = re.compile(r'\A"?sep=."?[,;\t|]*(?=[\r\n])', re.IGNORECASE)  # a first line that Excel reads
-_MARKS = {  # the longer marks first: the mark of UTF-32 begins like the mark of UTF-16
-    codecs.BOM_UTF8: "UTF-8-sig",
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
+_MARKS = {codecs.BOM_UTF8: "UTF-8-sig", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 _SAVE_AS_CSV = (
     "save the sheet as 'CSV UTF-8' in the spreadsheet (LibreOffice: Text CSV, character set UTF-8; Numbers: Export To "
     "CSV, Unicode), and give that file"
@@ -50,7 +45,7 @@ def read_sheet(file: Path, known: Collection[str] = ()) -> pd.DataFrame:
     """Read a table whose first line names its columns.
 
     Args:
-        file: text in UTF-8, or with the mark of UTF-16 or UTF-32 in front, its columns divided by commas, semicolons,
+        file: text in UTF-8, or with the mark of UTF-16 in front, its columns divided by commas, semicolons,
             tabs or bars; lines of JSON; or a workbook of Excel, of which the first sheet is read.
         known: usual names of columns, by which the mark between columns is found.
 

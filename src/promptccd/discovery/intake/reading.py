@@ -17,9 +17,10 @@ import numpy as np
 from torch import Tensor
 
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource, masks_of
+from promptccd.data.hub import is_hub_name
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.loaders import Progress
-from promptccd.data.names import display_name, is_of_windows, leftovers
+from promptccd.data.names import display_name, leftovers
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource, Stamp
 from promptccd.data.tables import BUILT_IN, open_images, saved_tables
 from promptccd.data.views import EvaluationView
@@ -323,13 +324,7 @@ def find_source(
         return DatasetSource(open_images(str(place), labelled=False))
     if place.exists():
         return FilesSource([place])
-    if name in BUILT_IN or (
-        isinstance(path, str)
-        and name.count("/") == 1
-        and not name.startswith((".", "/", "~"))
-        and not name.endswith("/")
-        and not is_of_windows(name)
-    ):
+    if name in BUILT_IN or (isinstance(path, str) and is_hub_name(name)):
         return DatasetSource(open_images(name, labelled=False))
     raise DataError(
         f"{nothing_at(name)} Give a folder of images, a zip archive, or a data set of the Hub as namespace/name."
