@@ -9,7 +9,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.discovery.project import Project, ProjectView
-from promptccd.discovery.project.view import AWAY
+from promptccd.discovery.project.photos import AWAY
 from promptccd.errors import DataError, RegistryError
 from tests.discovery.conftest import run, write_pictures
 from tests.discovery.corrected import registry_in

@@ -22,9 +22,16 @@ from promptccd.discovery.page.routes import FOREVER
 from promptccd.discovery.project import CategoryRegistry, ProjectView, StageGroups, edits
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.observe import NO_CATEGORY
-from promptccd.discovery.project.photos import LARGE_SIDE
+from promptccd.discovery.project.photos import (
+    AWAY,
+    IGNORED_IMAGE,
+    LARGE_SIDE,
+    NEWEST,
+    PINNED,
+    REVIEWED,
+    Columns,
+)
 from promptccd.discovery.project.record import PROJECT
-from promptccd.discovery.project.view import AWAY, IGNORED_IMAGE, NEWEST, PINNED, REVIEWED, Columns
 from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import drawn_together, registry_in
@@ -130,7 +137,9 @@ def test_a_photograph_is_unsure_below_one_half_as_everywhere_else() -> None:
     keys, confidences = ["a", "b", "c", "d"], np.array([0.4999, 0.5, 0.5019, 1.0])
     registry = CategoryRegistry()
     registry.observe(0, StageGroups(keys, np.zeros(4, int), np.ones((1, 2)), confidences=confidences))
-    columns = Columns(registry, keys, np.ones(4, dtype=bool))
+    columns = Columns(
+        registry, registry.rows_by_id({key: row for row, key in enumerate(keys)}), np.ones(4, bool)
+    )
     assert (columns.sure < UNSURE_BELOW).tolist() == [True, False, False, False]
     assert columns.shown(0)["unsure"] == 1
 
@@ -142,7 +151,8 @@ def test_flags_say_what_came_last_is_away_was_reviewed_or_came_with_a_correction
     registry.features = lambda needed=False: Features(["a", "b"], torch.eye(2))
     edits.split(registry, 0, ["a"])
     edits.confirm(registry, ["d"])
-    columns = Columns(registry, ["e", "d", "c", "b", "a"], np.array([True, True, False, True, False]))
+    rows = registry.rows_by_id({key: row for row, key in enumerate("edcba")})
+    columns = Columns(registry, rows, np.array([True, True, False, True, False]))
     assert columns.flags.tolist() == [NEWEST, NEWEST | PINNED | REVIEWED, NEWEST | AWAY, 0, PINNED | AWAY]
     assert columns.group[0] == NO_CATEGORY
 

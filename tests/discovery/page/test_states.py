@@ -7,7 +7,7 @@ import pytest
 
 from promptccd.discovery.exports.rows import project_rows
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project.view import PINNED, REVIEWED
+from promptccd.discovery.project.photos import PINNED, REVIEWED
 
 STEPS = 60
 

@@ -70,8 +70,8 @@ class Images:
 def give_features(registry: CategoryRegistry, *images: Images) -> CategoryRegistry:
     """Let edits know the features of some images, as a project does."""
     keys = [key for each in images for key in each.keys]
-    features = torch.from_numpy(np.concatenate([each.features for each in images]))
-    registry.features = lambda needed=False: Features(keys, features)
+    features = Features(keys, torch.from_numpy(np.concatenate([each.features for each in images])))
+    registry.features = lambda needed=False: features
     return registry
 
 

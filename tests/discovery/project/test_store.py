@@ -3,8 +3,9 @@
 import gc
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from promptccd.discovery.project import (
     save_registry,
     store,
 )
-from promptccd.discovery.project.store import CATEGORIES, CATEGORY
+from promptccd.discovery.project.store import CATEGORIES, CATEGORY, stored_key
 from promptccd.errors import DiskError, RegistryError
 from tests.discovery.project.streams import (
     WIDTH,
@@ -75,11 +76,15 @@ def altered(path: Path, statement: str, *values: object) -> bytes:
 # Several processes
 
 
+def ids_of(registry: CategoryRegistry, keys: Iterable[str]) -> set[int]:
+    return {registry.one("select id from image where key = ?", stored_key(key)) for key in keys}
+
+
 def test_who_has_the_file_open_learns_what_others_changed(path: Path) -> None:
     ours, theirs = CategoryRegistry.open(path), CategoryRegistry.open(path)
     seen, moved = ours.revision, S1.of(3)[4:6]
     edits.move(theirs, moved, 0)
-    assert ours.changes_after(seen) == set(moved)
+    assert ours.changes_after(seen) == ids_of(ours, moved)
     assert ours.members[moved[0]] == 0 and ours.categories[0].size == theirs.categories[0].size
     seen = ours.revision
     theirs.undo()
@@ -88,10 +93,10 @@ def test_who_has_the_file_open_learns_what_others_changed(path: Path) -> None:
     seen = ours.revision
     edits.set_aside(theirs, 3)
     edits.rename(theirs, 0, "wren")
-    assert ours.changes_after(seen) == set(ours.members_of(3))
+    assert ours.changes_after(seen) == ids_of(ours, ours.members_of(3))
     seen = ours.revision
     edits.restore(theirs, 3)  # which changes no image
-    assert ours.changes_after(seen) == set(ours.members_of(3))
+    assert ours.changes_after(seen) == ids_of(ours, ours.members_of(3))
     seen = ours.revision
     edits.forget(theirs, moved[:1])
     assert ours.changes_after(seen) is None
@@ -377,3 +382,14 @@ def test_a_forged_log_is_refused_when_it_is_used(path: Path, place: str, value: 
     with pytest.raises(RegistryError):
         found.redo()
     assert found.state_hash() == before
+
+
+def test_a_grouping_is_undone_where_confidences_have_more_digits_than_the_log(path: Path) -> None:
+    registry = CategoryRegistry.open(path)
+    registry.run("update image set confidence = 0.1234567890123456789 where stage = 1")
+    before = registry.categories, registry.members
+    registry.observe(1, replace(S1.groups({}, seed=1), confidences=np.full(len(S1.keys), 0.5)))
+    assert set(registry.confidences.values()) == {0.5}
+    registry.undo()
+    assert (registry.categories, registry.members) == before
+    assert registry.confidences[S1.keys[0]] == pytest.approx(0.123456789)

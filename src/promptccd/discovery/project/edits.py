@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from promptccd.discovery.project.categories import CategoryState, check_name, free_name
 from promptccd.discovery.project.observe import weighted_mean
 from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.rows import FREE
 from promptccd.discovery.project.store import LogEntry, plain_json
 from promptccd.errors import RegistryError
 
@@ -90,10 +91,13 @@ def edit(
 
 def _refit(rows: CategoryRegistry, categories: Iterable[int | None], features: Any = None) -> None:
     """Give categories whose images changed the means of their images."""
-    for identity in sorted({each for each in categories if each is not None}):
-        if not rows.category(identity).is_fixed(rows.stage):
-            mean = (features or rows.features()).mean(rows.members_of(identity))
-            rows.set_prototypes({} if mean is None else {identity: mean})
+    ids, found = plain_json(list(categories)).decode(), dict[int, Any]()
+    for (each,) in rows.run(
+        f"select id from category where {FREE} and id in (select value from json_each(?))", ids
+    ):
+        features = features or rows.features()
+        found[each] = features.mean_of(rows, each)
+    rows.set_prototypes({each: mean for each, mean in found.items() if mean is not None})
 
 
 @edit(Kind.CATEGORY, Kind.NAME)
@@ -267,8 +271,10 @@ def move(rows: CategoryRegistry, images: Sequence[str], to: int | None) -> None:
 def _put(rows: CategoryRegistry, categories_of: Mapping[str, int | None]) -> None:
     """Put each image into its category, or out of its category; a person reviewed each."""
     review, before = rows.next_review(), rows.choose(categories_of)
-    for category in dict.fromkeys(categories_of.values()):
-        rows.choose([key for key, each in categories_of.items() if each == category])
+    categories = dict.fromkeys(categories_of.values())
+    for category in categories:
+        if len(categories) > 1:
+            rows.choose([key for key, each in categories_of.items() if each == category])
         if category is None:
             rows.run(
                 "insert or ignore into forbidden select id, category from image where id in chosen and category >= 0"
@@ -276,7 +282,8 @@ def _put(rows: CategoryRegistry, categories_of: Mapping[str, int | None]) -> Non
         rows.place(
             None if category is None else rows.category(category).id, pin=category is not None, review=review
         )
-    rows.choose(categories_of)
+    if len(categories) > 1:
+        rows.choose(categories_of)
     rows.drop_contradicted_answers()
     moved = [(before[key], to) for key, to in categories_of.items() if before[key] != to]
     _refit(rows, (place for places in moved for place in places))

@@ -15,6 +15,7 @@ from torch import Tensor
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.record import PROJECT, read_record
+from promptccd.discovery.project.rows import Rows
 
 
 class Features:
@@ -46,8 +47,17 @@ class Features:
 
     def mean(self, keys: Iterable[str]) -> np.ndarray | None:
         """The mean feature ``(D,)`` float64 of images, each once; `None` without features."""
-        rows = [row for key in dict.fromkeys(keys) if (row := self.row_of.get(key)) is not None]
-        return self.matrix[rows].sum(0, dtype=torch.float64).numpy() / len(rows) if rows else None
+        return self._mean(
+            np.array([self.row_of[key] for key in dict.fromkeys(keys) if key in self.row_of], int)
+        )
+
+    def mean_of(self, rows: Rows, category: int) -> np.ndarray | None:
+        """The same of all images of a category."""
+        return self._mean(rows.rows_of(category, self.row_of)) if self.row_of else None
+
+    def _mean(self, rows: np.ndarray) -> np.ndarray | None:
+        found = self.matrix.index_select(0, torch.from_numpy(rows)).numpy()  # twice as fast as a sum of torch
+        return found.sum(0, dtype=np.float64) / len(rows) if len(rows) else None
 
 
 def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> Features:

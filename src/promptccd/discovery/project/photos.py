@@ -1,19 +1,23 @@
-"""The photographs of a project, by row: their names, and pictures of them to look at."""
+"""The photographs of a project, by row: their names, pictures of them to look at, and their groups."""
 
 import contextlib
 import hashlib
 import io
+import json
 import os
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from promptccd.data.names import display_name, path_parts
 from promptccd.data.sources import inside
 from promptccd.discovery.intake.seen import SeenFiles, item_name, present, sound_file
+from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.record import PROJECT, read_record
+from promptccd.discovery.project.rows import SURE, Rows
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding, decode_image
 from promptccd.images.files import read_regular_file
@@ -22,6 +26,20 @@ from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 
 CELL_SIDE, LARGE_SIDE = 320, 1600
 SIDES = (THUMBNAIL_SIDE, CELL_SIDE, LARGE_SIDE)
+IGNORED_IMAGE = -2  # in place of the category, of images that are set aside
+# Bits of a photograph: a correction put it there; it came with the newest stage; its file is not where it was; a
+# person has looked at it and put or left it there.
+PINNED, NEWEST, AWAY, REVIEWED = 1, 2, 4, 8
+STATES = {"reviewed": REVIEWED, "pinned": PINNED}
+COVERS = 4  # pictures of a group in the list
+_IMAGE = (  # columns of `Columns`, behind the id
+    "id",
+    f"iif(category in (select id from category where state = 'aside'), {IGNORED_IMAGE}, "
+    f"ifnull(category, {NO_CATEGORY}))",
+    "cast(255 * ifnull(confidence, 1) + 0.5 as integer)",
+    f"{PINNED} * pinned + {NEWEST} * (stage = (select stage from state)) "
+    f"+ {REVIEWED} * (pinned and reviewed is not null)",
+)
 
 
 class Photos:
@@ -192,6 +210,62 @@ class Photos:
         buffer = io.BytesIO()
         image.save(buffer, "JPEG" if side > CELL_SIDE else "WEBP", quality=85)
         return buffer.getvalue()
+
+
+class Columns:
+    """A value of every photograph, by row.
+
+    Args:
+        registry: the categories.
+        by_id: row of every image, see `Rows.rows_by_id`.
+        here: which of the photographs are where they were.
+
+    Attributes:
+        group: category ``(N,)`` int32, `NO_CATEGORY` or `IGNORED_IMAGE`.
+        sure: how sure the last grouping was, in 0..255, ``(N,)`` uint8.
+        flags: `PINNED`, `NEWEST`, `AWAY` and `REVIEWED` ``(N,)`` uint8.
+    """
+
+    def __init__(self, registry: Rows, by_id: np.ndarray, here: np.ndarray):
+        self._by_id, self._here, self._shown = by_id, here, dict[int, dict[str, Any]]()
+        self.group, self.sure, self.flags = (np.empty(len(here), each) for each in ("<i4", "u1", "u1"))
+        self._read(registry, "true")
+
+    def _read(self, registry: Rows, those: str, *values: Any) -> None:
+        ids, group, sure, flags = registry.numbers(_IMAGE, f"image where {those}", *values)
+        rows = self._by_id[ids]
+        is_shown = rows >= 0
+        rows = rows[is_shown]
+        self.group[rows], self.sure[rows] = group[is_shown], sure[is_shown]
+        self.flags[rows] = flags[is_shown] + AWAY * ~self._here[rows]
+
+    def packed(self) -> bytes:
+        """The concatenated arrays, as a window reads them."""
+        return self.group.tobytes() + self.sure.tobytes() + self.flags.tobytes()
+
+    def update(self, registry: Rows, ids: Collection[int]) -> list[int]:
+        """Read images again of which something has changed; returns the rows of those that are photographs."""
+        rows = self._by_id[[*ids]]
+        rows = np.sort(rows[rows >= 0])
+        before = self.group[rows].tolist()
+        self._read(registry, "id in (select value from json_each(?))", json.dumps([*ids]))
+        for identity in {*before, *self.group[rows].tolist()}:
+            self._shown.pop(identity, None)
+        return rows.tolist()
+
+    def shown(self, identity: int) -> dict[str, Any]:
+        """Fields of a group, cached until a photograph of it changes.
+
+        Returns:
+            ``size``: how many photographs are here; ``unsure``: how many of them the last grouping was unsure
+            of, and are unreviewed; ``cover``: rows of the surest.
+        """
+        if identity not in self._shown:
+            rows = np.flatnonzero((self.group == identity) & self._here)
+            unsure = (self.sure[rows] < SURE * 255) & (self.flags[rows] & REVIEWED == 0)
+            cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
+            self._shown[identity] = {"size": len(rows), "unsure": int(unsure.sum()), "cover": cover.tolist()}
+        return self._shown[identity]
 
 
 def _plain(text: str) -> str:

@@ -284,7 +284,7 @@ class Project(CategoryRegistry):
                 return features_of(self.folder, self._features.keys, needed=True)
             return self._features
 
-    def _on_change(self, changed: set[str] | None, since: int) -> None:
+    def _on_change(self, changed: set[int] | None, since: int) -> None:
         """Follow the images that changed since a revision; see `changes_after`."""
 
 

@@ -35,6 +35,9 @@ class NoFeatures:
     def mean(self, keys: Iterable[str]) -> None:
         """No mean."""
 
+    def mean_of(self, rows: Rows, category: int) -> None:
+        """No mean."""
+
 
 class CategoryRegistry(Rows):
     """Categories with ids that are never reused, the images in them, and corrections of both.

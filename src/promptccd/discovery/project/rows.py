@@ -23,6 +23,7 @@ _LINKS = "select one.key, two.key from link join image one on one.id = a join im
 _BANS = "select key, forbidden.category from forbidden join image on image.id = forbidden.image"
 ACTIVE = "state in ('known', 'discovered') and not dormant"  # condition of `Rows.active`
 NAMED = "category.name <> 'discovered ' || category.id"  # whether a person gave it its name
+FREE = "state = 'discovered' and born >= (select stage from state)"  # of `Category.is_fixed` the opposite
 ORIGIN = (  # see `Rows.origins`
     "case when state = 'known' then 'known' when state = 'aside' or born < (select stage from state) then 'earlier' "
     "else 'new' end"
@@ -116,6 +117,7 @@ class Rows(Store):
 
     sampled: tuple[str, int] | None = None  # an image that nobody chose, with `Review.left`
     _known: tuple[Any, dict[str, Mapping[Any, Any]]] = None, {}  # read values, since the last change
+    _placed: tuple[Any, Any, np.ndarray] = None, None, np.empty(0)  # see `rows_of`
 
     def _read(self, name: str, read: Callable[[], Mapping[Any, Any]]) -> Mapping[Any, Any]:
         """A mapping that is read again once any row has changed."""
@@ -126,10 +128,8 @@ class Rows(Store):
         return self._known[1][name]
 
     def _by_image(self, columns: str, condition: str, make: Callable[..., Any]) -> Mapping[str, Any]:
-        rows = f"select key, {columns} from image where {condition}"
-        return self._read(
-            columns, lambda: {text_key(key): make(*each) for key, *each in self.image_rows(rows)}
-        )
+        rows = f"select key, {columns} from image where {condition} order by id"
+        return self._read(columns, lambda: {text_key(key): make(*each) for key, *each in self.each(rows)})
 
     @property
     def images(self) -> Mapping[str, int]:
@@ -299,6 +299,22 @@ class Rows(Store):
             forbidden={key: frozenset(each) for key, each in self.forbidden.items()},
         )
 
+    def rows_by_id(self, row_of: Mapping[str, int]) -> np.ndarray:
+        """Row of every image, by its id in this store; -1 where it has none."""
+        (ids,) = self.numbers(["id"], "(select id from image order by id)")
+        keys, rows = self.each("select key from image order by id"), np.full(ids.max(initial=-1) + 1, -1)
+        rows[ids] = np.fromiter((row_of.get(text_key(key), -1) for (key,) in keys), int, len(ids))
+        return rows
+
+    def rows_of(self, category: int, row_of: Mapping[str, int]) -> np.ndarray:
+        """Rows of a category's images, of those that have one."""
+        state = self.run("select (select max(id) from image), forgotten from state")
+        if self._placed[0] is not row_of or self._placed[1] != state:
+            self._placed = row_of, state, self.rows_by_id(row_of)
+        (ids,) = self.numbers(["id"], "image where category = ?", category)
+        rows = self._placed[-1][ids]
+        return rows[rows >= 0]
+
     # Statements of categories, within a transaction
 
     def change(self, identity: int, **values: Any) -> None:
@@ -455,7 +471,7 @@ def alike_pairs(rows: Rows) -> list[tuple[int, int]]:
     found = rows.run(
         f"select category.id, state = 'known' or {NAMED}, 2 * ifnull(chosen, 0) > size, "
         "value from category join vector on vector.id = vector left join (select category as owner, count(*) as chosen "
-        "from image not indexed where pinned group by category) "  # an index takes twenty times as long to read
+        "from image where pinned group by category) "
         f"on owner = category.id where {ACTIVE} order by category.id"
     )
     if len(found) < 3:  # nothing is unusual about the only distance

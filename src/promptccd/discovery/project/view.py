@@ -3,7 +3,7 @@
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -15,14 +15,14 @@ import torch
 from promptccd.data.names import display_name
 from promptccd.discovery.project.features import lay_out
 from promptccd.discovery.project.observe import NO_CATEGORY
-from promptccd.discovery.project.photos import Photos
+from promptccd.discovery.project.photos import AWAY, PINNED, STATES, Columns, Photos
 from promptccd.discovery.project.project import Project
 from promptccd.discovery.project.proposals import halves, screen
 from promptccd.discovery.project.record import PROJECT, load_before, read_record
-from promptccd.discovery.project.registry import CategoryRegistry, has_registry
+from promptccd.discovery.project.registry import has_registry
 from promptccd.discovery.project.right import draw, how_right
-from promptccd.discovery.project.rows import ACTIVE, NAMED, ORIGIN, SURE, alike_pairs
-from promptccd.discovery.project.store import GoneError, stored_key, text_key
+from promptccd.discovery.project.rows import ACTIVE, NAMED, ORIGIN, alike_pairs
+from promptccd.discovery.project.store import GoneError, stored_key
 from promptccd.disk import make_inside, read_file, write_file
 from promptccd.errors import DiskError, RegistryError
 from promptccd.reports.charts import FEWEST_ON_MAP
@@ -31,20 +31,7 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub,
 MOST_ASKED_OF = 5_000  # photographs that questions are chosen from
 NEAR = 6  # other groups that one resembles
 _AT_ONCE = 4096  # photographs that are compared
-
-
-IGNORED_IMAGE = -2  # in place of the category, of images that are set aside
-# Bits of a photograph: a correction put it there; it came with the newest stage; its file is not where it was; a
-# person has looked at it and put or left it there.
-PINNED, NEWEST, AWAY, REVIEWED = 1, 2, 4, 8
-STATES = {"reviewed": REVIEWED, "pinned": PINNED}
-COVERS = 4  # pictures of a group in the list
 LAYOUT = "layout.bin"  # keeps the map
-_IMAGES = (
-    f"select key, iif(category in (select id from category where state = 'aside'), {IGNORED_IMAGE}, "
-    f"ifnull(category, {NO_CATEGORY})), ifnull(confidence, 1.0), {PINNED} * pinned + {NEWEST} * (stage = "
-    f"(select stage from state)) + {REVIEWED} * (pinned and reviewed is not null) from image where true"
-)
 _GROUPS = f"select id, vector, name, {NAMED}, {ORIGIN} from category where {ACTIVE} order by id"
 # What `undo` and `redo` would take: a person's correction, or a grouping, which says how many images, and not which.
 _STEP = ("number", "kind", "count", "name")
@@ -52,59 +39,6 @@ _STEPS = """select iif(undone, 'redo', 'undo'), number, kind, case json_type(wha
   when 'array' then json_array_length(what, '$.images') when 'integer' then json_extract(what, '$.images') else 0 end,
   iif(json_type(what, '$.name') = 'text', json_extract(what, '$.name'), null) from log where number in (
     (select max(number) from log where not undone), (select min(number) from log where undone)) and not final"""
-_IMAGE = np.dtype([("row", "i4"), ("group", "i4"), ("sure", "f8"), ("flags", "u1")])
-
-
-class Columns:
-    """A value of every photograph, by row.
-
-    Attributes:
-        group: category ``(N,)`` int32, `NO_CATEGORY` or `IGNORED_IMAGE`.
-        sure: how sure the last grouping was, in 0..255, ``(N,)`` uint8.
-        flags: `PINNED`, `NEWEST`, `AWAY` and `REVIEWED` ``(N,)`` uint8.
-    """
-
-    def __init__(self, registry: CategoryRegistry, keys: Sequence[str], here: np.ndarray):
-        count, self._here, self._shown = len(keys), here, dict[int, dict[str, Any]]()
-        self.group, self.sure = np.empty(count, np.int32), np.empty(count, np.uint8)
-        self.flags = np.empty(count, np.uint8)
-        self._read(registry, {key: row for row, key in enumerate(keys)})
-
-    def _read(
-        self, registry: CategoryRegistry, row_of: Mapping[str, int], keys: Collection[str] | None = None
-    ) -> None:
-        images = registry.image_rows(_IMAGES, keys)
-        found = np.fromiter(((row_of.get(text_key(key), -1), *values) for key, *values in images), _IMAGE)
-        found = found[found["row"] >= 0]
-        rows = found["row"]
-        self.group[rows], self.sure[rows] = found["group"], np.rint(255 * found["sure"])
-        self.flags[rows] = found["flags"] + AWAY * ~self._here[rows]
-
-    def packed(self) -> bytes:
-        """The concatenated arrays, as a window reads them."""
-        return self.group.astype("<i4").tobytes() + self.sure.tobytes() + self.flags.tobytes()
-
-    def update(self, registry: CategoryRegistry, keys: Collection[str], row_of: Mapping[str, int]) -> None:
-        """Read photographs again of which something has changed."""
-        rows = [row_of[key] for key in keys]
-        before = self.group[rows].tolist()
-        self._read(registry, row_of, keys)
-        for identity in {*before, *self.group[rows].tolist()}:
-            self._shown.pop(identity, None)
-
-    def shown(self, identity: int) -> dict[str, Any]:
-        """Fields of a group, cached until a photograph of it changes.
-
-        Returns:
-            ``size``: how many photographs are here; ``unsure``: how many of them the last grouping was unsure
-            of, and are unreviewed; ``cover``: rows of the surest.
-        """
-        if identity not in self._shown:
-            rows = np.flatnonzero((self.group == identity) & self._here)
-            unsure = (self.sure[rows] < SURE * 255) & (self.flags[rows] & REVIEWED == 0)
-            cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
-            self._shown[identity] = {"size": len(rows), "unsure": int(unsure.sum()), "cover": cover.tolist()}
-        return self._shown[identity]
 
 
 class ProjectView(Project):
@@ -144,10 +78,10 @@ class ProjectView(Project):
     def _photos(self) -> Photos:
         self._images = frozenset(self.images)
         photos = Photos(self.out, self.images)
-        self._shown, self._features = photos.keys, None
+        self._shown, self._features, self._by_id = photos.keys, None, self.rows_by_id(photos.rows)
         return photos
 
-    def _on_change(self, changed: set[str] | None, since: int) -> None:
+    def _on_change(self, changed: set[int] | None, since: int) -> None:
         """Update the view, entirely if the changes are unknown."""
         self._changed = str(since), None
         if changed is None:
@@ -156,16 +90,13 @@ class ProjectView(Project):
                 self.photos.close()
                 self.photos = self._photos()
         elif self._columns is not None:
-            keys = changed & self.photos.rows.keys()
-            self._changed = str(since), sorted(self.photos.rows[key] for key in keys)
-            if keys:
-                self._columns.update(self, keys, self.photos.rows)
+            self._changed = str(since), self._columns.update(self, changed)
 
     def columns(self) -> Columns:
         """The group of every photograph, and how sure it is."""
         with self.lock:
             if self._columns is None:
-                self._columns = Columns(self, self.photos.keys, self.photos.here)
+                self._columns = Columns(self, self._by_id, self.photos.here)
             return self._columns
 
     def keys_of(self, rows: Sequence[int], generation: str) -> list[str]:
