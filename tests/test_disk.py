@@ -7,11 +7,13 @@ import re
 import resource
 import signal
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -35,7 +37,6 @@ from promptccd.disk import (
 )
 from promptccd.errors import DiskError, RunError
 from promptccd.runs.stage import EXEMPLARS, load_exemplars
-from tests.disk import disk_calls, in_order
 from tests.messages import TEXT
 
 
@@ -128,6 +129,31 @@ def test_a_damaged_directory_is_refused_by_name(damage, problem: str, tmp_path: 
     (left,) = tmp_path.iterdir()  # nothing is lost
     assert left.name == (".refused-one" if problem else "one")
     assert f"Refused one: {problem}. It" in caplog.text or not problem
+
+
+@contextmanager
+def disk_calls() -> Iterator[list[str]]:
+    """What is flushed and renamed: ``fsync .tmp-<name>``, ``rename <name>``, and ``fsync folder`` of others."""
+    calls: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def flushed(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        of_folder = path.is_dir() and not path.name.startswith(".tmp-")
+        calls.append("fsync folder" if of_folder else f"fsync {re.sub('-[0-9a-f]{12}$', '', path.name)}")
+        fsync(descriptor)
+
+    def renamed(source: str | Path, target: str | Path) -> None:
+        calls.append(f"rename {Path(target).name}")
+        rename(source, target)
+
+    with mock.patch("os.fsync", flushed), mock.patch("os.rename", renamed):
+        yield calls
+
+
+def in_order(name: str) -> list[str]:
+    """The calls that put a file in place safely: it is flushed, gets its name, and its folder is flushed."""
+    return [f"fsync .tmp-{name}", f"rename {name}", "fsync folder"]
 
 
 @pytest.mark.fault(3)
