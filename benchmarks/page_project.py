@@ -86,7 +86,8 @@ def _grow(album: Path, found: Path) -> None:
     registry = CategoryRegistry.open(project / CATEGORIES)
     members, sure = registry.members, registry.confidences
     draw = numpy_generator("photographs that are repeated")
-    known, features = features_of(found, sorted(members)).of(sorted(members))
+    known, vectors = features_of(found, sorted(members)).of(sorted(members))
+    features = torch.from_numpy(vectors)
     fresh = [file.key for file in intake.used if file.key not in registry.images]
     intake.close()
     chosen = draw.integers(len(known), size=len(fresh))

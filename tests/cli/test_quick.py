@@ -74,7 +74,8 @@ def test_no_help_waits_for_what_its_command_needs() -> None:
 
 
 OF_A_PROJECT = [
-    *("list", "right", "rename 0 heron", "undo", "redo", "aside 0", "back 0", "merge 0 1"),
+    *("list", "right", "rename 0 heron", "undo", "redo", "aside 0", "back 0", "move 1 {image}"),
+    *("gather {image}", "aside {image}", "dissolve 0", "merge 1 2"),
     *("folders", "sidecars", "publish", "table"),
 ]
 
@@ -94,8 +95,9 @@ def test_a_project_is_corrected_and_exported_without_anything_heavy(
         f"    heavy = [each for each in {(*HEAVY, 'pandas', 'scipy', 'jinja2')} if each in sys.modules]\n"
         "    print('ended', words, ended, heavy)"
     )
-    printed = [line for line in python(code, found, *OF_A_PROJECT).splitlines() if line.startswith("ended")]
-    assert printed == [f"ended {words} 0 []" for words in OF_A_PROJECT]
+    commands = [words.format(image=min(images.iterdir()).name) for words in OF_A_PROJECT]
+    printed = [line for line in python(code, found, *commands).splitlines() if line.startswith("ended")]
+    assert printed == [f"ended {words} 0 []" for words in commands]
 
 
 AUTO = "from transformers import AutoConfig, AutoModel, pipeline"

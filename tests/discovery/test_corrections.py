@@ -217,7 +217,7 @@ def test_an_image_of_an_earlier_stage_goes_where_its_own_features_are_nearest(fo
     matrix[ids.index(category)] = np.inf
     Project(found).dissolve(category)
     for key in earlier:
-        distances = np.square(features[key].double().numpy() - matrix.astype(np.float64)).sum(1)
+        distances = np.square(features[key].astype(np.float64) - matrix.astype(np.float64)).sum(1)
         assert registry_in(found).members[key] == ids[int(distances.argmin())]
 
 

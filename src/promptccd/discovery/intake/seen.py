@@ -339,7 +339,7 @@ class SeenFiles:
             vector = self._one("select vector from feature where space = ? and key = ?", space, key)
             return vector is not None and bool(np.isfinite(np.frombuffer(vector, "<f4")).all())
 
-    def features(self, space: str, keys: Sequence[str]) -> "tuple[Tensor, np.ndarray]":
+    def vectors(self, space: str, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Features of pictures ``(N, D)`` float32, zeros if missing; and ``(N,)`` bool, whether it is stored.
 
         Args:
@@ -355,8 +355,13 @@ class SeenFiles:
                     matrix = np.zeros((len(keys), len(vector) // 4), np.float32)
                 matrix[row_of[key]], there[row_of[key]] = np.frombuffer(vector, "<f4"), True
         there &= np.isfinite(matrix).all(1)
+        return matrix, there
+
+    def features(self, space: str, keys: Sequence[str]) -> "tuple[Tensor, np.ndarray]":
+        """The same, as a tensor."""
         from torch import from_numpy  # a project is opened and corrected without torch
 
+        matrix, there = self.vectors(space, keys)
         return from_numpy(matrix), there
 
     def store_features(self, space: str, keys: Sequence[str], features: "Tensor") -> None:

@@ -249,7 +249,7 @@ def dissolve(rows: CategoryRegistry, category: int, *, to_nearest: bool = True) 
     kept, points = rows.features().of(members)
     if others.ids and kept:
         # The distances of unit features to prototypes, without what is the same for all prototypes.
-        costs = (others.matrix.astype(float) ** 2).sum(1) - 2 * points.double().numpy() @ others.matrix.T
+        costs = (others.matrix.astype(float) ** 2).sum(1) - 2 * points.astype(float) @ others.matrix.T
         for key, cost in zip(kept, costs, strict=True):
             near = (others.ids[row] for row in cost.argsort(kind="stable").tolist())
             targets[key] = next((each for each in near if each not in banned.get(key, ())), None)
@@ -327,7 +327,7 @@ def set_images_aside(rows: CategoryRegistry, images: Sequence[str]) -> None:
         if not kept:
             raise RegistryError("None of these images has features here: discover them again first.")
         place = rows.new_category(born=rows.chosen_born())
-        rows.set_prototypes({place: features[0].numpy()})
+        rows.set_prototypes({place: features[0]})
         name = free_name(IGNORED_NAME, rows.names().values())
         rows.change(place, name=name, state=CategoryState.IGNORED)
     _put(rows, {key: home if home in aside else place for key, home in categories_of.items()})

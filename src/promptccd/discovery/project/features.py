@@ -6,16 +6,19 @@ images came and went.
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.record import PROJECT, read_record
 from promptccd.discovery.project.rows import Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Features:
@@ -23,27 +26,40 @@ class Features:
 
     Attributes:
         keys: of the images, by row.
-        matrix: ``(N, D)``, zeros for an image without features.
+        vectors: ``(N, D)``, zeros for an image without features.
         there: which images have features ``(N,)``.
         row_of: row of every image that has features.
     """
 
-    def __init__(self, keys: Sequence[str], matrix: Tensor | None = None, there: np.ndarray | None = None):
+    def __init__(
+        self,
+        keys: Sequence[str],
+        vectors: "np.ndarray | Tensor | None" = None,
+        there: np.ndarray | None = None,
+    ):
         self.keys = keys
-        self.matrix = torch.zeros(len(keys), 0) if matrix is None else matrix
-        self.there = np.full(len(keys), matrix is not None) if there is None else there
+        self.vectors = np.zeros((len(keys), 0), np.float32) if vectors is None else np.asarray(vectors)
+        self.there = np.full(len(keys), vectors is not None) if there is None else there
         self.row_of = {keys[row]: row for row in np.flatnonzero(self.there).tolist()}
 
-    def of(self, keys: Iterable[str]) -> tuple[list[str], Tensor]:
+    @cached_property
+    def matrix(self) -> "Tensor":
+        """The vectors as a tensor; corrections do without, because torch is slow to import."""
+        from torch import from_numpy
+
+        return from_numpy(self.vectors)
+
+    def of(self, keys: Iterable[str]) -> tuple[list[str], np.ndarray]:
         """Those of the images that have features, in their order, and these ``(M, D)``."""
         kept = [key for key in keys if key in self.row_of]
-        return kept, self.matrix[[self.row_of[key] for key in kept]]
+        return kept, self.vectors[[self.row_of[key] for key in kept]]
 
     def smaller_part(self, keys: Sequence[str]) -> list[str]:
         """The smaller of two parts of a group of images that have features."""
         from promptccd.discovery.grouping import suggest_split  # takes a second, and only a split needs it
 
-        return [keys[row] for row in suggest_split(self.of(keys)[1], seed=1)[1].tolist()]
+        points = self.matrix[[self.row_of[key] for key in keys]]
+        return [keys[row] for row in suggest_split(points, seed=1)[1].tolist()]
 
     def mean(self, keys: Iterable[str]) -> np.ndarray | None:
         """The mean feature ``(D,)`` float64 of images, each once; `None` without features."""
@@ -56,8 +72,7 @@ class Features:
         return self._mean(rows.rows_of(category, self.row_of)) if self.row_of else None
 
     def _mean(self, rows: np.ndarray) -> np.ndarray | None:
-        found = self.matrix.index_select(0, torch.from_numpy(rows)).numpy()  # twice as fast as a sum of torch
-        return found.sum(0, dtype=np.float64) / len(rows) if len(rows) else None
+        return self.vectors.take(rows, 0).sum(0, dtype=np.float64) / len(rows) if len(rows) else None
 
 
 def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> Features:
@@ -69,9 +84,11 @@ def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> F
     if (folder / PROJECT).is_dir():
         record = read_record(folder)
         with closing(SeenFiles(folder / PROJECT, is_reader=True)) as seen:
-            return Features(keys, *seen.features(record["features"], keys))
+            return Features(keys, *seen.vectors(record["features"], keys))
     if not needed:
         return Features(keys)
+    import torch
+
     from promptccd.runs.evaluate import RunEvaluation
     from promptccd.runs.folder import RunDirectory
     from promptccd.runs.stage import key_of
@@ -88,12 +105,14 @@ NEAREST, JITTER = 3, 0.006  # number of placed photographs around a photograph t
 _AT_ONCE = 4096
 
 
-def lay_out(features: Tensor) -> np.ndarray:
+def lay_out(features: "Tensor") -> np.ndarray:
     """Places ``(N, 2)`` in the unit square for unit features ``(N, D)``.
 
     t-SNE places a sample, which takes seconds; each other photograph is placed amid similar ones.
     """
     # Here, because scikit-learn takes a second that the first pictures need not wait.
+    import torch
+
     from promptccd.reports.map import choose_points, layout_of
 
     shown = torch.from_numpy(choose_points(len(features), seed=1))

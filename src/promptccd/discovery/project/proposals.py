@@ -56,12 +56,12 @@ def screen(
     if not asked or len(by_group) < 2:
         return None
     ids = sorted(by_group)
-    matrix, likeness = features.of(asked)[1], torch.zeros(len(asked), len(ids))
+    matrix, likeness = torch.from_numpy(features.of(asked)[1]), torch.zeros(len(asked), len(ids))
     rows = {key: row for row, key in enumerate(asked)}
     for place, group in enumerate(ids):
         known = sum(key in reviewed for key in by_group[group])
         seeds = by_group[group][: max(SEEDS, min(known, _MOST_SEEDS))]
-        like = matrix @ features.of(seeds)[1].T
+        like = matrix @ torch.from_numpy(features.of(seeds)[1]).T
         for column, key in enumerate(seeds):
             if key in rows:
                 like[rows[key], column] = -1  # it does not speak for itself
@@ -105,7 +105,8 @@ def halves(
     from promptccd.discovery.grouping import suggest_split
 
     means = torch.from_numpy(registry.prototypes_of(registry.active).matrix).double()
-    members, points = features.of(registry.members_of(category))
+    members, vectors = features.of(registry.members_of(category))
+    points = torch.from_numpy(vectors)
     if len(members) < FEWEST_OF_TWO or len(means) < 3 or bool((points == points[0]).all()):
         return None
     near = torch.cdist(means, means).fill_diagonal_(torch.inf).min(1).values.median()
