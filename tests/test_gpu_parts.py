@@ -12,6 +12,16 @@ from tests.messages import TEXT
 from tests.pretend_device import teachable
 
 
+def test_steps_end_with_a_training_that_fails_and_keep_its_traceback(tmp_path: Path, monkeypatch) -> None:
+    steps = [(step, ["verify", str(tmp_path)]) for step in ("train", "verify")]
+    for order, failed in ((steps, ["train"]), (steps[::-1], ["train", "verify"])):
+        monkeypatch.setattr(gpu_smoke, "steps_of", lambda name, folder, order=order: iter(order))
+        gpu_smoke.run_case("promptccd", tmp_path)
+        written = json.loads((tmp_path / "promptccd.json").read_text())
+        assert list(written["failed"]) == list(written["seconds"]) == failed
+        assert "Traceback" in written["failed"]["train"]["traceback"]
+
+
 @pytest.mark.moderate
 def test_a_case_is_read_where_it_is_done_and_ended_where_it_takes_too_long(tmp_path: Path) -> None:
     (tmp_path / "happy.json").write_text('{"name": "happy", "failed": {}, "seconds": {"train": 2.0}}')
