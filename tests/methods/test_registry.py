@@ -9,7 +9,6 @@ import pytest
 
 from promptccd.errors import ConfigurationError
 from promptccd.methods import COMMON_PARTS, METHODS, Method, base, load_plugin, method_named, register
-from promptccd.models.configuration import bounds_of
 from promptccd.training.recipe import sections_of, shipped_methods
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.messages import TEXT
@@ -77,20 +76,6 @@ def test_a_plugin_that_cannot_be_used_is_refused(
     with pytest.raises(ConfigurationError, match=message):
         load_plugin(str(tmp_path / name))
     assert set(registry) == set(METHODS)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_options_are_the_fields_that_training_does_not_write(name: str) -> None:
-    """Every one has help, and a number has bounds; fields of transformers and of a finished stage are none."""
-    method = METHODS[name]
-    bounds = bounds_of(method.model.config_class)
-    for option, item in method.options.items():
-        assert method.help_of(option), option
-        if type(item.default) in (int, float):
-            low, high = bounds[option]
-            assert low <= item.default <= high
-    stored = {"stage", "category_ids", "spread", "num_classes", "num_components", "id2label", "dtype"}
-    assert not stored & method.options.keys()
 
 
 FROZEN = {"pretrained_block", "part_labeller"}  # children that neither learn nor are fitted

@@ -13,17 +13,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from promptccd import reports
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings
 from promptccd.errors import InterruptedRunError, RunError
+from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.locks import FolderLock
 from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep, states_of
 from promptccd.reports.engines import Engine, Job
-from promptccd.reports.sweep import CellWork, score_baselines
+from promptccd.reports.sweep import CellWork, SweepResult, score_baselines
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.start import stage_stream
 from promptccd.training.recipe import Recipe
@@ -312,6 +315,7 @@ def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
     (line,) = capsys.readouterr().out.splitlines()
     recipe = out / ".cells" / "tiny-seed2.yaml"
     assert shlex.split(line)[-3:] == ["train", "--config", str(recipe)]
+    assert Recipe.from_yaml(recipe).training.output_dir == str(out / "tiny-seed2")
     where = f"{socket.gethostname()} (process {os.getpid()}, job 38_2)"
     assert f"tiny-seed1: running on {where}, and has no line" in caplog.text
     assert TEXT["1-of-2-cells-have-a"] in caplog.text
@@ -323,6 +327,46 @@ def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
         str(out / ".cells" / f"tiny-seed{seed}.yaml") for seed in (1, 2)
     ]
     assert sorted(path.name for path in out.iterdir()) == [".cells", ".lock", ".lock-owner", "tiny-seed1"]
+
+
+def test_what_is_collected_is_shown_with_what_is_missing(
+    recipes: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    def cell(variant: str, seed: int) -> Any:
+        score = ContinualScore("cacc", [StageScore(1, 50.0 + seed, 60.0, 40.0, 5, 9)])
+        run = SimpleNamespace(results=score, manifest={"seconds": {"stage1": 60.0}})
+        recipe = SimpleNamespace(training=SimpleNamespace(seed=seed))
+        return SimpleNamespace(
+            name=f"{variant}-seed{seed}", variant=variant, config="tiny", recipe=recipe, run=run
+        )
+
+    cells = [cell("one", 1), cell("one", 2), cell("other", 1), cell("other", 2), cell("other", 3)]
+    result = SweepResult(cells, {"other-seed2": "Traceback\nno memory"}, {"other-seed3": "begun"}, False)
+    monkeypatch.setattr(reports, "collect_sweep", lambda given, baselines: result)
+    assert main(command(recipes, tmp_path, "--collect", "--json")) == 1
+    out, err = capsys.readouterr()
+    assert "1 of 5 cells failed: other-seed2" in err
+    found = json.loads(out)
+    assert (found["failures"], found["unfinished"]) == (dict(result.failures), dict(result.unfinished))
+    averages = {row["variant"]: (row["all"], row["runs"]) for row in found["averages"]}
+    assert averages == {"one": (51.5, 2), "other (1 of 3)": (51.0, 1)}
+    missing = ["missing: other-seed2: no memory", "not finished: other-seed3: begun"]
+    table = (tmp_path / "table.md").read_text()
+    assert table.split("\n\n")[1:] == [missing[0], f"{missing[1]}\n"] and "other (1 of 3)" in table
+    page = (tmp_path / "report" / "index.html").read_text()
+    for text in (f"Sweep {tmp_path.name}", "tiny", "1, 2, 3", "other-seed2", "other-seed3"):
+        assert text in page
+    assert main(command(recipes, tmp_path, "--collect")) == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-2:] == missing and shown[2].startswith("one")
+    monkeypatch.setattr(
+        reports, "collect_sweep", lambda given, baselines: SweepResult([], {}, {"one-seed1": "new"}, False)
+    )
+    (tmp_path / "bare").mkdir()
+    assert main(command(recipes, tmp_path / "bare", "--collect")) == 0
+    assert capsys.readouterr().out == "not finished: one-seed1: new\n"
+    assert (tmp_path / "bare" / "table.md").read_text() == "not finished: one-seed1: new\n"
+    assert not (tmp_path / "bare" / "report").exists()
 
 
 @pytest.mark.slow
