@@ -30,8 +30,7 @@ class MixtureParameters:
         log_weights: ``(K,)``.
         floor: ``()``, added to every variance.
         log_likelihood: mean per point, in nats, under exactly these parameters; of a fixed point with its component.
-        num_iterations: M-steps after the initialisation.
-        converged: whether the tolerance was met before the iterations ran out.
+        num_iterations: M-steps after the initialisation, fewer than allowed if the tolerance was met.
     """
 
     means: Tensor
@@ -40,7 +39,6 @@ class MixtureParameters:
     floor: Tensor
     log_likelihood: float = -math.inf
     num_iterations: int = 0
-    converged: bool = False
 
 
 class MixtureSteps:
@@ -74,17 +72,14 @@ class MixtureSteps:
         previous = -math.inf
         for iteration in range(max_iter + 1):
             responsibilities, log_likelihood = self.e_step(state)
-            converged = abs(log_likelihood - previous) <= tol * abs(log_likelihood)
-            if converged:
+            if abs(log_likelihood - previous) <= tol * abs(log_likelihood):
                 break
             if iteration < max_iter:
                 previous, state = log_likelihood, self.m_step(responsibilities, state)
             del responsibilities  # before the next arrays are made
         names = ("means", "variances", "log_weights", "floor")
         fitted = {name: getattr(state, name).to(self.points) for name in names}
-        return MixtureParameters(
-            **fitted, log_likelihood=log_likelihood, num_iterations=iteration, converged=converged
-        )
+        return MixtureParameters(**fitted, log_likelihood=log_likelihood, num_iterations=iteration)
 
     def e_step(self, state: MixtureParameters) -> tuple[Tensor, float]:
         """Responsibilities ``(N, K)``, of a fixed point 1 on its own component, and the mean log-likelihood."""

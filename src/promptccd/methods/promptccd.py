@@ -107,10 +107,8 @@ class GaussianMixture(nn.Module):
 
     def initialise(self, std: float) -> None:
         """As transformers initialises a module whose weights are not loaded."""
-        init.zeros_(self.means)
-        init.ones_(self.variances)
-        init.zeros_(self.log_weights)
-        init.zeros_(self.floor)
+        for name, buffer in self.named_buffers():
+            (init.ones_ if name == "variances" else init.zeros_)(buffer)
 
     @property
     def num_parameters(self) -> int:
