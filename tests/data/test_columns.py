@@ -145,9 +145,15 @@ def test_options_win_over_usual_names(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["", "NA", "nan", "NaN", "None", "null", "NULL", "N/A", "#N/A", "<NA>", "unlabelled"]
+    ("word", "name"),
+    [
+        *(
+            (word, "list.csv")
+            for word in ("", "NA", "nan", "NaN", "None", "null", "NULL", "N/A", "#N/A", "<NA>")
+        ),
+        *((word, name) for word in ("", "unlabelled") for name in ("list.jsonl", "metadata.csv")),
+    ],
 )
-@pytest.mark.parametrize("name", ["list.csv", "list.jsonl", "metadata.csv"])
 def test_words_of_pandas_are_no_label(word: str, name: str, folder: Path, caplog) -> None:
     caplog.set_level(logging.INFO)
     cells = ["a", "b", word, "b", "a", word]

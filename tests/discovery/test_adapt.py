@@ -20,10 +20,8 @@ from promptccd.disk import problems_of
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs import load_model, train_run
+from promptccd.runs import load_model
 from promptccd.training.progress import StopRequest
-from promptccd.training.recipe import Recipe
-from tests.conftest import quick_recipe
 from tests.discovery.conftest import grouped, write_pictures
 from tests.discovery.corrected import content_of, correct, moved_to, registry_in
 from tests.messages import TEXT
@@ -48,20 +46,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.fixture
-def stage0_of(tmp_path, image_folder, backbone_folder, trained_run):
-    """The labelled stage of a variant."""
-
-    def of(variant: str) -> Path:
-        if variant == "promptccd":
-            return trained_run / "stage0"
-        values = quick_recipe(image_folder, backbone_folder, tmp_path / "run", variant=variant)
-        train_run(Recipe.from_dict(values))
-        return tmp_path / "run/stage0"
-
-    return of
-
-
 def discovered(
     model: Path, album: Path, out: Path, options: AdaptationOptions | None = QUICK, **more: int
 ) -> DiscoveryResult:
@@ -84,9 +68,9 @@ def out(once, tmp_path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["promptccd", "promptccd-gcd", "promptccd-b", "promptccd-pp"])
-def test_every_variant_leaves_the_next_stage(stage0_of, albums, tmp_path, variant):
-    session = DiscoverySession.open(stage0_of(variant))
+def test_an_adaptation_leaves_the_next_stage(trained_run, albums, tmp_path):
+    """Of other methods `tests/test_own_method.py` sees that they are trained on."""
+    session = DiscoverySession.open(trained_run / "stage0")
     before = {name: value.clone() for name, value in session.model.state_dict().items()}
     result = discover(session, albums[0], tmp_path / "out", adaptation=QUICK, num_categories=4)
     folder = tmp_path / "out/stage1"

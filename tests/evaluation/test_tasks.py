@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,13 +85,18 @@ TASK = Task(
 SILENT = replace(TASK, native=lambda stage, asked: None)
 
 
-def mixture_of(stage: int, asked: Any) -> np.ndarray:
-    """Of a calibrated mixture that learns one stage after the other from features of the last."""
+@cache
+def mixture_until(stage: int) -> CalibratedMixture:
+    """A calibrated mixture that learns one stage after the other from features of the last."""
     labelled, *unlabelled = features(stage, TRAINED.images[: stage + 1])
     mixture = CalibratedMixture(random_state=TASK.seed).fit(labelled, TRAINED.labels[0])
     for count, points in zip((3, 4, 6), unlabelled, strict=False):
         mixture.partial_fit(points, num_categories=count)
-    return mixture.predict(features(stage, [asked])[0])
+    return mixture
+
+
+def mixture_of(stage: int, asked: Any) -> np.ndarray:
+    return mixture_until(stage).predict(features(stage, [asked])[0])
 
 
 def algorithm_1(images: ScoredImages, counts: Any = (2, 3, 4, 6), **options: Any) -> ContinualScore:

@@ -53,6 +53,16 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
+def few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Space gets a package of two files: to send all of ours takes a second."""
+    package = tmp_path / "package"
+    for name in ("__init__.py", "models/photographs/config.json"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).touch()
+    monkeypatch.setattr("promptccd.hub.space._PACKAGE", package)
+
+
+@pytest.fixture
 def run(trained_run: Path, tmp_path: Path) -> RunDirectory:
     """A finished run of four stages, to change."""
     return RunDirectory(Path(shutil.copytree(trained_run, tmp_path / "run")))

@@ -15,6 +15,7 @@ from tests.hub.server import Fault, Hub
 from tests.messages import TEXT
 
 KINDS = ("model", "dataset", "space")
+pytestmark = pytest.mark.usefixtures("few_files")
 Send = Callable[..., PushedRepository]
 
 

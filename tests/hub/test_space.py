@@ -66,7 +66,8 @@ def test_one_command_makes_a_space_over_a_checkpoint_at_its_commit(stage: str, h
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.moderate
+@pytest.mark.usefixtures("few_files")
 def test_what_is_pushed_to_the_model_later_waits_for_the_next_push_of_the_space(stage: str, hub: Hub) -> None:
     push_space("page", MODEL)
     newer = hub.add(MODEL, {"notes.md": b"later"}).sha
@@ -77,6 +78,7 @@ def test_what_is_pushed_to_the_model_later_waits_for_the_next_push_of_the_space(
     assert push_space("page", stage).model == stage  # and back
 
 
+@pytest.mark.usefixtures("few_files")
 def test_a_dry_run_and_a_refusal_leave_the_model_of_a_space(stage: str, hub: Hub, capsys) -> None:
     push_space("page", MODEL)
     with pytest.raises(ConfigurationError, match=TEXT["is-public-and-private-was-given"]):
@@ -87,6 +89,7 @@ def test_a_dry_run_and_a_refusal_leave_the_model_of_a_space(stage: str, hub: Hub
 
 
 @pytest.mark.moderate
+@pytest.mark.usefixtures("few_files")
 def test_what_its_owner_wrote_stays_and_what_left_the_package_goes(stage: str, hub: Hub) -> None:
     push_space("page", MODEL)
     card = files_of(hub)["README.md"].decode()
@@ -101,6 +104,7 @@ def test_what_its_owner_wrote_stays_and_what_left_the_package_goes(stage: str, h
     assert not push_space("page", MODEL).sent
 
 
+@pytest.mark.usefixtures("few_files")
 def test_a_backbone_that_comes_along_needs_no_other_repository(hub: Hub) -> None:
     pushed = push_space("page", "photographs")
     assert (
@@ -118,6 +122,7 @@ def test_another_space_is_left_alone(stage: str, hub: Hub) -> None:
     assert not hub.repo("user/page", "space").variables
 
 
+@pytest.mark.usefixtures("few_files")
 def test_a_model_and_a_space_may_share_a_name_and_an_empty_space_is_filled(stage: str, hub: Hub) -> None:
     hub.add(MODEL, {"README.md": b"---\ntitle: Mine\nsdk: gradio\n---\n"}, kind="space")
     assert push_space(MODEL, MODEL).sent
@@ -150,6 +155,7 @@ def test_a_name_that_the_hub_does_not_take_is_one_line(hub: Hub, name: str) -> N
     assert not hub.log
 
 
+@pytest.mark.usefixtures("few_files")
 def test_a_private_model_is_not_given_away_by_a_public_space(stage: str, hub: Hub, caplog) -> None:
     hub.repo(MODEL).private = True
     with pytest.raises(ConfigurationError, match=TEXT["visitors-of-a-public-space-could"]):

@@ -3,9 +3,9 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from transformers import (
     TrainingArguments,
     ViTForImageClassification,
 )
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.cli.main import main
@@ -43,6 +45,7 @@ from tests.conftest import TINY_BACKBONE
 from tests.messages import TEXT
 from tests.models.finished import BACKBONES, DEEPER
 from tests.models.hostile import GAUSSIAN_NUMBERS, sharded
+from tests.runs.test_variants import in_a_fork
 
 # Configurations and processors as they stand on the Hub, but for their sizes.
 PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
@@ -381,11 +384,18 @@ def test_trainer_and_accelerate_read_back_every_tensor(name: str, stage_of, tmp_
 
 
 def test_a_fresh_process_knows_every_variant(stage_of) -> None:
-    code = (
-        "import sys; from promptccd.models import load_model; print(type(load_model(sys.argv[1])).__name__)"
-    )
-    argv = [sys.executable, "-c", code, str(stage_of("promptccd-gcd"))]
-    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "GCDModel"
+    """It has imported transformers and nothing of ours."""
+    place = stage_of("promptccd-gcd")
+
+    def load() -> None:
+        for name in [each for each in sys.modules if each.partition(".")[0] == "promptccd"]:
+            del sys.modules[name]
+        for mapping in (CONFIG_MAPPING, MODEL_MAPPING):
+            mapping._extra_content.clear()
+        fresh = import_module("promptccd.models")
+        assert type(fresh.load_model(place)).__name__ == "GCDModel"
+
+    assert in_a_fork(load) == 0
 
 
 @pytest.mark.parametrize(

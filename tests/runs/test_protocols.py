@@ -25,9 +25,9 @@ BLOCKS = [2, 1, 1, 1]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five categories with a train and a test split of other images."""
+    """Five categories with a train and a test split of other images, of few pixels: a mixture of them is fitted."""
     folder = tmp_path_factory.mktemp("data")
-    splits = {"train": coloured_images(5, 30), "test": coloured_images(5, 24, seed=1)}
+    splits = {"train": coloured_images(5, 30, size=8), "test": coloured_images(5, 24, size=8, seed=1)}
     DatasetDict(splits).save_to_disk(str(folder))
     return folder
 

@@ -284,15 +284,6 @@ def test_a_run_that_hides_labels_takes_no_stream(trained_run: Path, collection: 
         assert said in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_the_command_goes_on_with_a_run(
-    collection: Path, begun: RunDirectory, all_at_once: Path, capsys
-) -> None:
-    main(["train", str(begun.path)])
-    assert "stage 3" in capsys.readouterr().out
-    assert files_of(begun.path) == files_of(all_at_once)
-
-
 def test_a_stage_that_was_begun_keeps_its_images_too(
     collection: Path, tiny_backbone: Path, begun: RunDirectory
 ) -> None:
@@ -332,12 +323,6 @@ def test_a_stream_that_moved_is_named(collection: Path, tiny_backbone: Path, tmp
     values["data"]["unlabelled"] = [str(tmp_path / "moved")]
     train_run(Recipe.from_dict(values))  # the whole command with the new place
     assert RunEvaluation(str(tmp_path / "run")).num_stages == 2
-
-
-def test_places_are_called_as_they_lie(begun: RunDirectory, collection: Path) -> None:
-    recipe = begun.recipe
-    assert recipe.data.unlabelled == [str(collection / each) for each in WEEKS]
-    assert recipe.data.dataset == str(collection / "labelled")
 
 
 @pytest.mark.slow

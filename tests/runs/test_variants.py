@@ -39,7 +39,6 @@ AFTER_SIX_STEPS = (1, 2)  # of four an epoch; a state is saved after every secon
 VARIANTS: dict[str, Values] = {
     "gcd": {"model": {"variant": "promptccd-gcd"}},
     "replay": {"model": {"variant": "promptccd-gcd"}, "training": {"exemplars_per_class": 4}},
-    "l2p": {"model": {"variant": "promptccd-b", "pool": "l2p"}},
     "dualprompt": {"model": {"variant": "promptccd-b", "pool": "dualprompt"}},
     "mixture": {"model": {"prompts_at_test": True, "prompts_per_image": 2}},
     "moved prompts": {
@@ -54,8 +53,6 @@ VARIANTS: dict[str, Values] = {
     },
     "one variance": {"model": {"covariance_type": "spherical", "random_prompts": True}},
     "split and merge": {"training": {"category_count": "split_merge"}},
-    "k-means count": {"model": {"variant": "promptccd-gcd"}, "training": {"category_count": "kmeans"}},
-    "parts": {"model": {"variant": "promptccd-pp", "num_parts": 3}},
     "parts, auto": {"model": {"variant": "promptccd-pp", "num_parts": "auto", "random_prompts": True}},
     "parts, unknown count": {
         "model": {"variant": "promptccd-pp", "num_parts": 2},

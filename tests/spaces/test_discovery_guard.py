@@ -6,14 +6,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from promptccd.discovery.page.server import RequestFilter, Site
 from tests.discovery.page.conftest import asked
 from tests.spaces.conftest import Server
-
-pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
-
-from promptccd.discovery.page import space as space_module
-from promptccd.discovery.page.server import RequestFilter, Site
-from promptccd.discovery.page.space import COOKIE
 
 SPACE = "user-space.hf.space"
 ROUTES = ("/", "/config", "/gradio_api/upload", "/gradio_api/file=x", "/gradio_api/queue/join")
@@ -88,7 +83,9 @@ def test_cookies_are_those_of_a_page_of_ones_own_and_of_a_frame_of_the_hub(
     assert f'"root":"https://{SPACE}' in shown.text
     assert "https://huggingface.co" in shown.headers["content-security-policy"]
     cookie = shown.headers["set-cookie"]
-    assert all(part in cookie for part in (COOKIE, "SameSite=None", "Secure", "Partitioned", "HttpOnly"))
+    assert all(
+        part in cookie for part in ("promptccd_visitor", "SameSite=None", "Secure", "Partitioned", "HttpOnly")
+    )
     again = asked(space, "GET", "/", SPACE, headers={**said, "Cookie": cookie.partition(";")[0]})
     assert again.status_code == 200
     assert "set-cookie" not in again.headers, "a new one would be a new visit"
@@ -111,7 +108,7 @@ def test_cookies_are_those_of_a_page_of_ones_own_and_of_a_frame_of_the_hub(
 def test_an_upload_without_room_is_told_to_come_back(
     space: RequestFilter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space_module, "SPARE_BYTES", 2**60)
+    monkeypatch.setattr("promptccd.discovery.page.space.SPARE_BYTES", 2**60)
     answer = asked(space, "POST", "/gradio_api/upload", SPACE, files={"files": ("a.png", b"x")})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "60")
 

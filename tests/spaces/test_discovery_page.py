@@ -19,7 +19,6 @@ from tests.spaces.conftest import Server, serving
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
 Axe = driver("axe_playwright_python.sync_playwright").Axe
 expect = driver("playwright.sync_api").expect
 

@@ -9,14 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from promptccd.discovery.page.visits import EXAMPLE, Visits
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.training.progress import StopRequest
 from tests.messages import TEXT
-
-pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
-
-from promptccd.discovery.page.space import _owner
-from promptccd.discovery.page.visits import EXAMPLE, Visits
 
 
 @pytest.fixture
@@ -58,8 +54,9 @@ def test_a_browser_with_a_cookie_sees_its_own_visit_alone(visits: Visits) -> Non
     ):  # fmt: skip
         assert visits.at(address, owner) is None
     assert visits.enter("another", "2") not in (mine, frame)
+    space = pytest.importorskip("promptccd.discovery.page.space", reason="needs promptccd[space]")
     for session in (None, ""):  # of two scripts
-        one, two = [_owner(SimpleNamespace(cookies={}, session_hash=session)) for _ in range(2)]
+        one, two = [space._owner(SimpleNamespace(cookies={}, session_hash=session)) for _ in range(2)]
         assert one != two
     with pytest.raises(PromptCCDError, match=TEXT["3-people-are-here-which-is"]):
         visits.enter("", "4")

@@ -131,6 +131,7 @@ def reader(found_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 WIDE, PHONE = (1280, 860), (390, 844)
+on_both = pytest.mark.parametrize("person", [WIDE, PHONE], ids=["desktop", "phone"], indirect=True)
 NOTES_VIOLATIONS = "document.addEventListener('securitypolicyviolation', e => violated(e.violatedDirective))"
 # What the screen shows as chosen: the photograph that is large or sorted, the selection, or the cell with the focus.
 CHOSEN = """() => {
@@ -199,9 +200,10 @@ def person_at(browser: Browser, url: str, size: tuple[int, int] = WIDE, **option
     context.close()
 
 
-@pytest.fixture(params=[WIDE, PHONE], ids=["desktop", "phone"])
+@pytest.fixture
 def person(request: pytest.FixtureRequest, browser: Browser, page: OpenPage) -> Iterator[Person]:
-    with person_at(browser, page.url, request.param) as found:
+    """Somebody at a desk, unless a test asks for a phone."""
+    with person_at(browser, page.url, getattr(request, "param", WIDE)) as found:
         yield found
 
 

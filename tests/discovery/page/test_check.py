@@ -9,7 +9,7 @@ import pytest
 
 from promptccd.discovery.project import proposals
 from tests.discovery.corrected import registry_in
-from tests.discovery.page.conftest import EACH, KINDS, PHONE, WIDE, Person, Window
+from tests.discovery.page.conftest import EACH, KINDS, PHONE, Person, Window
 
 if TYPE_CHECKING:
     pass
@@ -45,7 +45,6 @@ def test_more_examples_than_are_taken_are_refused_with_both_numbers(reader: Wind
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("person", [WIDE], indirect=True)
 def test_a_screen_is_one_key_and_a_digit_sends_those_that_are_pointed_at_elsewhere(
     person: Person, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,10 +18,10 @@ from tests.discovery.page.conftest import (
     CHOSEN,
     EACH,
     KINDS,
-    WIDE,
     Person,
     edits_of,
     first_group,
+    on_both,
     person_at,
     served,
     sizes,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
+@on_both
 def test_name_groups_in_place_and_go_on_to_the_next(person: Person, project: Path) -> None:
     person.page.locator(".card .name").first.click()
     person.actions = 0
@@ -58,6 +59,7 @@ def test_a_name_that_is_there_asks_whether_the_two_are_one(person: Person, proje
     assert len(sizes(project)) == KINDS
 
 
+@on_both
 def test_merge_groups_and_choose_the_name(person: Person, project: Path) -> None:
     for nth in range(3):
         person.click(".card .box", nth, force=True)
@@ -102,6 +104,7 @@ def test_move_a_range_by_keyboard_alone(person: Person, project: Path) -> None:
     assert registry_in(project).category(number).size == size
 
 
+@on_both
 def test_see_one_large_and_go_on(person: Person, project: Path) -> None:
     first_group(person, project)
     person.click(".cell", 1)
@@ -167,6 +170,7 @@ def test_same_or_different_is_one_key_each(person: Person, project: Path) -> Non
 KEYS_FOR_PHOTOGRAPHS = {"Delete": "move", "b": "confirm", "g": "gather", "x": "set_images_aside"}
 
 
+@on_both
 def test_nothing_is_corrected_that_nobody_chose(person: Person, project: Path) -> None:
     sent = edits_of(person)
     person.click(".card .open")  # a group, by mouse
@@ -231,6 +235,7 @@ def test_a_clump_on_the_map_becomes_a_group(person: Person, project: Path) -> No
     assert sizes(project)["all of it"] > KINDS * EACH // 2
 
 
+@on_both
 def test_one_step_leads_to_the_next_up_to_the_export(person: Person, project: Path) -> None:
     """With eight groups these are 19 actions."""
     names = [f"kind {number}" for number in range(KINDS)]
@@ -301,6 +306,7 @@ def test_what_is_away_is_grey_and_can_be_forgotten(browser: Browser, found_once:
             (found_once / path.name).rename(path)
 
 
+@on_both
 def test_a_group_and_photographs_are_set_aside_and_come_back(person: Person, project: Path) -> None:
     number, size = first_group(person, project)
     person.click(".head .menu summary")
@@ -424,8 +430,13 @@ def stored(project: Path) -> set[int | str]:
     return {row for row, key in enumerate(keys) if key in registry.reviews} | {*registry.names().values()}
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("leave", ["Escape", "go_back", "reload", "close", "kill"])
+@pytest.mark.parametrize(
+    ("place", "leave"),
+    [
+        *zip(PLACES, ("Escape", "go_back", "reload", "close"), strict=True),
+        *((each, "kill") for each in PLACES),
+    ],
+)
 def test_an_answer_is_stored_however_the_page_is_left(
     browser: Browser, project: Path, place: str, leave: str
 ) -> None:
@@ -463,7 +474,6 @@ def test_an_answer_is_stored_however_the_page_is_left(
     assert given <= stored(project)
 
 
-@pytest.mark.parametrize("person", [WIDE], indirect=True)  # dragging is for a mouse
 def test_drag_photographs_onto_a_group(person: Person, project: Path) -> None:
     number, size = first_group(person, project)
     person.page.locator(".cell").nth(2).drag_to(person.page.locator(".list li").nth(2))
@@ -491,6 +501,7 @@ def test_one_whose_answer_is_taken_back_is_drawn_again(person: Person, project: 
         assert not any(review.left for review in registry_in(project).reviews.values())
 
 
+@on_both
 def test_search_opens_the_only_group_and_says_that_there_is_no_file(person: Person, project: Path) -> None:
     number = registry_in(project).active[0].id
     person.page.locator(".search").fill(f"group {number}")
@@ -541,6 +552,7 @@ def focused(person: Person, path: str = "className") -> Any:
     return person.page.evaluate(FOCUSED, path)
 
 
+@on_both
 def test_cards_and_the_list_are_one_stop_each(person: Person, project: Path) -> None:
     person.page.locator(".card .open").first.focus()
     person.press("End")

@@ -12,7 +12,7 @@ import pytest
 
 from promptccd.discovery.project import edits
 from tests.discovery.corrected import correct, registry_in
-from tests.discovery.page.conftest import CHOSEN, Person, edits_of
+from tests.discovery.page.conftest import CHOSEN, PHONE, WIDE, Person, edits_of
 from tests.discovery.project.streams import Edit
 
 pytestmark = pytest.mark.slow
@@ -123,7 +123,7 @@ class Walker:
         return set(self.page.evaluate(CHOSEN)) <= set(chosen)
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize(("person", "seed"), [(WIDE, 3), (PHONE, 4)], indirect=["person"])
 def test_a_walk_over_keys_buttons_and_places_hits_what_was_shown(
     person: Person, project: Path, seed: int
 ) -> None:
