@@ -70,9 +70,14 @@ def read(stages: StageStream, cache: ImageCache | None) -> list[StageImages]:
     return [StageImages.read(stage, 0, progress_bar, cache) for stage in stages]
 
 
+@pytest.mark.parametrize(
+    "options", [SMALL, ViewOptions(image_size=28, resize_size=32, rotation=20, zoom=0.2)]
+)
 @pytest.mark.parametrize("where", ["disk", "memory", "nowhere"])
-def test_views_of_what_is_kept_are_those_of_the_image(where: str, tmp_path: Path) -> None:
-    options, stages = SMALL, stages_of(table_of(of_every_kind()))
+def test_views_of_what_is_kept_are_those_of_the_image(
+    where: str, options: ViewOptions, tmp_path: Path
+) -> None:
+    stages = stages_of(table_of(of_every_kind()))
     cache = {"disk": ImageCache(options, tmp_path), "memory": ImageCache(options), "nowhere": None}[where]
     views, view = TrainingViews(options), EvaluationView(build_image_processor(options))
     kinds = []

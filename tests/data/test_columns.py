@@ -69,11 +69,17 @@ def test_usual_names_of_columns_are_recognised(heading: str, folder: Path) -> No
     assert read(write(folder, heading, AB)) == PLAIN
 
 
-def test_columns_with_other_names_are_asked_for(folder: Path) -> None:
-    assert read(write(folder, "Datei,Art", AB), image="Datei", label="Art") == PLAIN
-    for heading, what in (("Datei,label", "images"), ("9.png,c", "images"), ("path,Art", "labels")):
-        with pytest.raises(DataError, match=f"holds the {what}.*or set --{what[:-1]}_column"):
-            read(write(folder, heading, AB))
+def test_columns_with_other_names_are_found_by_their_content(folder: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    assert read(write(folder, "Datei,Art", AB)) == PLAIN
+    assert TEXT["datei-is-read-as-paths-of"] in caplog.text
+    assert TEXT["art-is-read-as-the-label"] in caplog.text
+    with pytest.raises(DataError, match=TEXT["holds-the-labelslabel-category"]):
+        read(write(folder, "Datei,Art,Ort", [f"{each},x" for each in AB]))
+    with pytest.raises(
+        DataError, match="holds the images"
+    ):  # a list without a heading would lose its first row
+        read(write(folder, "9.png,c", AB))
 
 
 @pytest.mark.parametrize(("first", "second"), [("mask", "image"), ("image", "mask"), ("photo", "mask")])
@@ -251,6 +257,8 @@ MULTI = {
     "semicolons": ["a;b", "a", "b", "b; c", "a", "c"],
     "one part occurs elsewhere": ["c|a", "b", "b", "d|a", "b", "b"],
     "no label alone": ["a|b", "b|c", "a|c", "c|b", "a|b", "b|a"],
+    "blanks": ["a b", "a", "b", "a", "b c", "a b c"],
+    "slashes": ["a/b", "a", "b", "a", "b/c", "a/b/c"],
     "commas": ["'a,b'", "a", "b", "'b,a'", "a", "b"],
     "a list of Python": ["\"['a', 'b']\"", "['a']", "['b']", "\"['b', 'a']\"", "['a']", "['b']"],
     "a list of JSON": ['"[""a"", ""b""]"', '"[""a""]"', '"[""b""]"', '"[""b""]"', '"[""a""]"', '"[""b""]"'],

@@ -1,4 +1,4 @@
-"""Which folders are categories and which are splits, and pictures that are masks."""
+"""Which folders are categories and which are splits, pictures that are masks, and layouts of other tasks."""
 
 import logging
 from collections.abc import Iterable
@@ -12,6 +12,7 @@ from promptccd.data.labels import Layout
 from promptccd.data.tables import open_images
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
+from tests.data.layouts import written
 from tests.messages import TEXT
 
 
@@ -151,6 +152,34 @@ def test_photographs_and_drawings_are_no_masks(tmp_path: Path) -> None:
         put(tmp_path / "person" / f"{number}_mask.jpg", 70 + number)  # a person with a mask
         put(tmp_path / "sketch" / f"{number}.png", 80 + number, "mask")  # a category of drawings
     assert labels(tmp_path) == {"cat": 6, "person": 6, "sketch": 3}
+
+
+BOX, PLACES = "0 .5 .5 .1 .1\n", [f"{number:03d}" for number in range(3)]
+TASKS: dict[str, tuple[list[str], dict[str, str]]] = {  # folders of images, and further files
+    "Pascal VOC": (["JPEGImages"], {f"Annotations/{each}.xml": "<annotation/>" for each in PLACES}),
+    "COCO": (["train2017", "val2017"], {"annotations/instances_train2017.json": '{"images": []}'}),
+    "COCO (of Roboflow)": (["train", "valid"], {"train/_annotations.coco.json": "{}"}),
+    "YOLO": (
+        ["images/train", "images/val"],
+        {f"labels/{split}/{each}.txt": BOX for split in ("train", "val") for each in PLACES},
+    ),
+    "YOLO (of Roboflow)": (
+        ["train/images", "valid/images"],
+        {f"{split}/labels/{each}.txt": BOX for split in ("train", "valid") for each in PLACES}
+        | {"data.yaml": "nc: 1\n"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_layouts_of_other_tasks_are_named(name: str, tmp_path: Path) -> None:
+    folders, files = TASKS[name]
+    written(tree(tmp_path, folders, suffix="jpg"), files)
+    said = f"layout of {name.partition(' (')[0]}.*promptccd discover photographs .* --out"
+    with pytest.raises(DataError, match=said):
+        labels(tmp_path)
+    with read_intake(tmp_path) as intake:
+        assert intake.report().used == 3 * len(folders)
 
 
 def test_a_name_that_is_not_utf_8_is_left_out_by_its_reason(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.data.views import (
     EvaluationView,
     TrainingViews,
+    _turned_crop,
     build_image_processor,
     normalise,
+    resized,
 )
 from promptccd.images.decode import decode_image
 from tests.images.test_decode import oriented, photograph, picture
@@ -39,6 +41,10 @@ def resize_then_crop(image, options, generator):
     left = int(generator.integers(0, grid.width - size, endpoint=True))
     view = np.asarray(grid)[top : top + size, left : left + size]
     return view[:, ::-1] if generator.random() < options.horizontal_flip else view
+
+
+def largest_difference(one, other):
+    return np.abs(np.asarray(one).astype(int) - np.asarray(other).astype(int)).max()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +77,8 @@ def test_every_crop_position_and_both_directions_come_up_evenly():
 
 def test_views_depend_on_the_generator_alone():
     image = picture(40, 32)
-    views = TrainingViews(SMALL)
+    options = ViewOptions(image_size=28, resize_size=32, rotation=10, zoom=0.1)
+    views = TrainingViews(options)
     states = random.getstate(), torch.get_rng_state().tolist()
     first = views(image, numpy_generator("view", 1, 0, 0, 5))
     assert states == (random.getstate(), torch.get_rng_state().tolist())
@@ -85,12 +92,34 @@ def test_views_depend_on_the_generator_alone():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"image_size": 0}, {"image_size": 257}, {"horizontal_flip": 1.1}, {"horizontal_flip": math.nan},
+        {"image_size": 0}, {"image_size": 257}, {"horizontal_flip": 1.1}, {"horizontal_flip": math.nan}, {"zoom": 1.0},
     ],
 )  # fmt: skip
 def test_options_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=r"Expected .* got"):
         ViewOptions(**wrong)
+
+
+def test_a_quarter_turn_is_exact():
+    grid = resized(picture(64, 48), 48)
+    plain = grid[:, 5:33, 17:45]
+    turned = np.asarray(_turned_crop(grid, 17, 5, 28, math.pi / 2, 1.0))
+    assert largest_difference(turned, np.rot90(plain, axes=(1, 2))) <= 1
+
+
+def test_rotation_and_zoom_stay_within_their_limits():
+    gentle = ViewOptions(
+        image_size=28, resize_size=28, horizontal_flip=0, num_views=50, rotation=2, zoom=0.02
+    )
+    image = picture(28, 28)
+    plain = torch.from_numpy(np.asarray(image).transpose(2, 0, 1).astype(int))
+    inside = (TrainingViews(gentle)(image, numpy_generator("gentle")).int() - plain)[:, :, 2:-2, 2:-2].abs()
+    assert 0 < inside.float().mean() < 5
+    assert len({view.numpy().tobytes() for view in inside}) == 50
+    for strong in ({"rotation": 90}, {"zoom": 0.5}):
+        options = ViewOptions(image_size=28, resize_size=28, horizontal_flip=0, num_views=50, **strong)
+        views = TrainingViews(options)(image, numpy_generator("strong")).int()
+        assert (views - plain)[:, :, 2:-2, 2:-2].abs().float().mean() > 10
 
 
 SIZES = [(500, 375), (375, 500), (333, 251), (32, 32), (8, 8), (256, 256), (1000, 50), (7, 140)]

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 from unicodedata import normalize
 
@@ -281,12 +281,19 @@ def by_category(
         top: meaning of the folders of the first level; `None` decides by names.
 
     Raises:
-        DataError: the folder contains splits without categories, or two folders of one split.
+        DataError: the folder contains splits without categories, two folders of one split, or pictures whose
+            annotations are in files of their own.
     """
     parts = {path: Path(path).parts for path in files.images}
     first_level = sorted({names[0] for names in parts.values() if len(names) > 1})
     if not first_level:
         return None
+    if top is None and (known := _annotated(files)):
+        raise DataError(
+            f"{str(folder)!r} is a data set in the layout of {known}, with annotations in files next to the "
+            "images. Make a table of path,label from these, or group the images without labels: promptccd discover "
+            f"photographs {folder} --out groups/"
+        )
     what = f"{str(folder)!r} holds {', '.join(map(display_name, first_level))}, "
     category, split, note = _levels_of(first_level, list(parts.values()), top)
     files.notes += [note] * bool(note)
@@ -314,6 +321,22 @@ def by_category(
 
 def _split_called(name: str) -> str:
     return SPLITS.get(name.casefold(), normalize("NFC", name))
+
+
+def _annotated(files: FolderFiles) -> str:
+    """The layout of a data set whose annotations are separate files; else empty."""
+    others, images = ([*map(PurePosixPath, each)] for each in (files.left_out, files.images))
+    folders = {part.casefold() for path in (*others, *images) for part in path.parts[:-1]}
+    stems = {path.stem for path in images}
+    texts = sum(path.suffix.lower() == ".txt" and path.stem in stems for path in others)
+    in_json = any(each.suffix.lower() == ".json" and "annotation" in str(each).casefold() for each in others)
+    is_yolo = {"images", "labels"} <= folders or {"data.yaml", "classes.txt"} & {each.name for each in others}
+    layouts = {
+        "Pascal VOC (JPEGImages)": "jpegimages" in folders,
+        "COCO (annotations in JSON)": in_json and not texts and all(len(each.parts) < 3 for each in images),
+        "YOLO (a text of boxes for each image)": is_yolo and 2 * texts > len(images),
+    }
+    return next((name for name, is_so in layouts.items() if is_so), "")
 
 
 def _levels_of(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -44,6 +45,9 @@ SPLITS = {
 _YES_NO = {"1": "train", "true": "train", "yes": "train", "0": "test", "false": "test", "no": "test"}
 _SEPARATORS = ("|", ";", ",")
 _SURE_SEPARATORS = ("|", ";")  # hardly a part of a name
+_LOOSE_SEPARATORS = ("/", "+", "&", " ")  # often a part of a name
+_FEW_LABELS = 0.75  # per different cell; of lists of birds, each of whose words were a label, some 0.9
+_VERY_FEW_LABELS = 0.25  # per different cell; of a few things in a few colours 0.5
 _SHORTEST = 4  # letters of a name that may be a misspelling
 _DIGITS = re.compile(r"\d+")
 _LIST = re.compile(r"\[.*\]|\{.*\}", re.DOTALL)
@@ -56,7 +60,7 @@ class Layout:
     """How folders and the columns of tables are read.
 
     Attributes:
-        image: name of the image column; `None` finds it by its type, or by `IMAGE_COLUMNS`.
+        image: name of the image column; `None` finds it by `IMAGE_COLUMNS`, or by its content.
         label: name of the label column; `None` finds it by `LABEL_COLUMNS`.
         na: words in place of a label; `None` means `MISSING`, and -1 among class ids.
         separator: separator of the labels of a cell, of which the first counts; empty if each cell is
@@ -243,7 +247,11 @@ def _parts(cell: str, separator: str) -> list[str]:
 
 
 def _separator_of(texts: Collection[str]) -> str:
-    """The mark whose cells are labels that other cells have too, most of them or, of a sure mark, any; or empty."""
+    """The mark whose cells are labels that other cells have too, most of them or, of a sure mark, any; or empty.
+
+    A loose mark separates if some cells are one label, and all cells have far fewer labels than there are cells. Names
+    such as "black cat" may have few words too: then some cell has to consist of labels that are cells as well.
+    """
     if any(map(_LIST.fullmatch, texts)):
         return ","
     for mark in _SEPARATORS:
@@ -252,6 +260,12 @@ def _separator_of(texts: Collection[str]) -> str:
         shared = [[uses[part] > 1 for part in each] for each in parts.values() if len(each) > 1]
         is_sure = mark in _SURE_SEPARATORS and any(map(any, shared))
         if is_sure or sum(map(all, shared)) > len(parts) / 2:
+            return mark
+    for mark in _LOOSE_SEPARATORS:
+        words = [_parts(each, mark) for each in texts]
+        count, joined = len({*chain(*words)}), [each for each in words if len(each) > 1]
+        is_sure = count < _VERY_FEW_LABELS * len(texts) and len(joined) < len(words)
+        if is_sure or (count < _FEW_LABELS * len(texts) and any(map({*texts}.issuperset, joined))):
             return mark
     return ""
 

@@ -193,6 +193,8 @@ class ViewOptions(Options):
     resize_size: int = option(256, "length of the shorter side before cropping, in pixels", 1, MAX_SIDE)
     horizontal_flip: float = option(0.5, "probability of a mirrored training view", 0, 1)
     num_views: int = option(2, "training views per image", 1, 4_096)
+    rotation: float = option(0.0, "largest angle of a rotated training view, in degrees", 0, 180)
+    zoom: float = option(0.0, "largest change of the side of a training view, as a fraction", 0, 0.9)
 
     def __post_init__(self) -> None:
         super().__post_init__()

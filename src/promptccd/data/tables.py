@@ -35,6 +35,7 @@ from promptccd.data.hub import (
 )
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
+    BOTH,
     DETECTED,
     IMAGE_COLUMNS,
     LABEL,
@@ -70,6 +71,7 @@ _GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and 
 _UNNAMED = r"discovered \d+"  # name there of a category without a name
 _KNOWN = (*IMAGE_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, STREAM)
 _PATHS = "path of the image"  # column while a table is read
+_PROBED = 50  # rows that determine the content of a column without a usual name
 _GIVE = (
     "Give a folder of a sub-folder per category, a CSV of path,label, a parquet file, or a data set of the Hub as "
     "namespace/name; without a network, `promptccd train --config promptccd-digits` has bundled images."
@@ -292,7 +294,7 @@ def _local(
         builder = load_dataset_builder("parquet", data_files=glob.escape(str(place)))
         return built(builder, str(place))
     if place.suffix.lower() in ONE_FILE:
-        return _Found(*_listed(place, str(place), layout, labelled))
+        return _Found(*_listed(place, str(place), layout, labelled, BOTH))
     raise DataError(
         f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of path,label "
         "(.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
@@ -390,7 +392,7 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
         _require_own_file(file, folder)
         shown = display_name(os.path.relpath(file, folder))
         with suppress(ForeignTableError):
-            table, said = _listed(file, shown, layout, True)
+            table, said = _listed(file, shown, layout, True, by_content=())
             if file.parent != folder or SPLIT not in table.column_names:
                 table = table.remove_columns([*{SPLIT} & {*table.column_names}])
                 word = SPLITS.get(file.parent.name.casefold(), "train") if file.parent != folder else "train"
@@ -410,7 +412,9 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
     return _Found(table, [counts, *notes], {**left_out, **others})
 
 
-def _listed(file: Path, name: str, layout: Layout, labelled: bool) -> tuple[Dataset, list[str]]:
+def _listed(
+    file: Path, name: str, layout: Layout, labelled: bool, by_content: Sequence[str]
+) -> tuple[Dataset, list[str]]:
     """The columns of a list as `read_columns` gives them, null where they are empty; and what to report.
 
     Labels, streams and splits are in one form of accents (NFC). Paths stay as written, since NFC changes some names.
@@ -429,7 +433,7 @@ def _listed(file: Path, name: str, layout: Layout, labelled: bool) -> tuple[Data
         )
     cells = {each: [text or None for text in sheet[each]] for each in sheet.columns}
     table = Dataset.from_dict(cells, Features({each: Value("string") for each in sheet.columns}))
-    table, said = read_columns(table, name, layout, labelled, file.parent)
+    table, said = read_columns(table, name, layout, labelled, file.parent, by_content)
     for each in (LABEL, STREAM, SPLIT):
         if each in table.column_names:
             composed = [text and normalize("NFC", text) for text in table[each][:]]
@@ -443,11 +447,12 @@ def read_columns(
     layout: Layout = DETECTED,
     labelled: bool = True,
     folder: Path = Path(),
+    by_content: Sequence[str] = ("image",),
 ) -> tuple[Dataset, list[str]]:
     """A table with the columns ``image``, ``label``, ``stream`` and `SPLIT`, as far as it has them; and what to report.
 
-    A column is found by its given name, else by its type or a usual name. Images may be bytes, or paths below the
-    folder. A file that cannot be read stays a row, so that stages are cut alike wherever the files are.
+    A column is found by its given name, else by a usual name, else by its content. Images may be bytes, or paths below
+    the folder. A file that cannot be read stays a row, so that stages are cut alike wherever the files are.
 
     Args:
         table: of any columns.
@@ -455,16 +460,20 @@ def read_columns(
         layout: names of columns.
         labelled: whether labels are wanted.
         folder: place that paths are relative to.
+        by_content: columns, of `BOTH`, that may be found by their content; labels only in a list, since the one further
+            column of another table may hold captions.
 
     Raises:
         ForeignTableError: it has no column of images, or several, or none of labels.
         DataError: a named column is missing, or a row names no image.
     """
     kinds = {each: _kind_of(feature) for each, feature in table.features.items()}
-    image, notes = _image_column(name, kinds, layout)
+    if any(each.lower().endswith(IMAGE_SUFFIXES) for each in kinds):  # there is no heading
+        by_content = ()
+    image, notes = _image_column(table, name, kinds, layout, "image" in by_content)
     columns, others = {"image": image}, [each for each in kinds if each != image]
     if labelled:
-        label, said = _label_column(table, name, kinds, others, layout)
+        label, said = _label_column(table, name, kinds, others, layout, LABEL in by_content)
         notes += said
         others = [each for each in others if each != label]
         columns |= {LABEL: label} if label else {}
@@ -484,7 +493,9 @@ def read_columns(
     return (table.add_column(SPLIT, splits) if splits else table), notes
 
 
-def _image_column(name: str, kinds: Mapping[str, str], layout: Layout) -> tuple[str, list[str]]:
+def _image_column(
+    table: Dataset, name: str, kinds: Mapping[str, str], layout: Layout, by_content: bool
+) -> tuple[str, list[str]]:
     """The column of images, and what to report of it."""
     has_option = layout is not DETECTED  # `discover` has no options for columns
     found = layout.named("image", [*kinds]) or [each for each in kinds if kinds[each] == "image"]
@@ -497,9 +508,18 @@ def _image_column(name: str, kinds: Mapping[str, str], layout: Layout) -> tuple[
     usual = [each for each in called([*kinds], IMAGE_COLUMNS) if kinds[each]]
     found = found or sorted(usual, key=lambda each: kinds[each] == "path")
     found = found or [each for each in kinds if kinds[each] == "bytes"]
+    notes = _preferred(found)
+    if not found and by_content:
+        probed = {each: [*filter(None, table[:_PROBED][each])] for each in kinds if kinds[each] == "path"}
+        are_files = {
+            each: [cell.lower().endswith(IMAGE_SUFFIXES) for cell in probed[each]] for each in probed
+        }
+        found = [each for each, cells in are_files.items() if 2 * sum(cells) > len(cells)]
+        hint = " (--image_column sets another)" * has_option
+        notes = [f"column {each!r} is read as paths of images{hint}" for each in found[:1]]
     if not found or not kinds[found[0]]:
         raise _no_column(name, kinds, "images", IMAGE_COLUMNS, has_option)
-    return found[0], _preferred(found)
+    return found[0], notes
 
 
 def _preferred(columns: Sequence[str]) -> list[str]:
@@ -508,15 +528,26 @@ def _preferred(columns: Sequence[str]) -> list[str]:
 
 
 def _label_column(
-    table: Dataset, name: str, kinds: Mapping[str, str], others: Sequence[str], layout: Layout
+    table: Dataset,
+    name: str,
+    kinds: Mapping[str, str],
+    others: Sequence[str],
+    layout: Layout,
+    by_content: bool,
 ) -> tuple[str, list[str]]:
     """The column of labels among the others, and what to report of it; empty for a table of images and nothing else."""
     classes = [each for each in others if isinstance(table.features[each], ClassLabel)]
     found = layout.named("label", others)
     found = found or (classes if len(classes) == 1 else called(others, [LABEL] if classes else LABEL_COLUMNS))
+    notes = _preferred(found)
+    if not found and by_content:
+        used = {*called(others, [*SPLIT_COLUMNS, STREAM, *IMAGE_COLUMNS]), ""}
+        found = [each for each in others if each not in used]
+        found = found if len(found) == 1 else []
+        notes = [f"column {each!r} is read as the label (--label_column sets another)" for each in found]
     if not found and (others or "image" not in kinds.values()):
         raise _no_column(name, kinds, "labels", LABEL_COLUMNS)
-    return (found[0] if found else ""), _preferred(found)
+    return (found[0] if found else ""), notes
 
 
 def _no_column(

@@ -81,11 +81,44 @@ class TrainingViews:
         pixels = image if isinstance(image, np.ndarray) else resized(image, self.shorter_side)
         views = np.empty((self.options.num_views, 3, size, size), np.uint8)
         for view in views:
-            top, left = (int(generator.integers(side - size + 1)) for side in pixels.shape[1:])
-            crop = pixels[:, top : top + size, left : left + size]
-            is_mirrored = generator.random() < self.options.horizontal_flip
-            view[:] = crop[..., ::-1] if is_mirrored else crop
+            view[:] = self._draw(pixels, generator)
         return torch.from_numpy(views)
+
+    def _draw(self, pixels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        options, size = self.options, self.options.image_size
+        top, left = (int(generator.integers(side - size + 1)) for side in pixels.shape[1:])
+        flip = generator.random() < options.horizontal_flip
+        if options.rotation or options.zoom:
+            angle = math.radians(generator.uniform(-options.rotation, options.rotation))
+            scale = 1 + generator.uniform(-options.zoom, options.zoom)
+            view = _turned_crop(pixels, left, top, size, angle, scale)
+        else:
+            view = pixels[:, top : top + size, left : left + size]
+        return view[..., ::-1] if flip else view
+
+
+def _turned_crop(
+    pixels: np.ndarray, left: int, top: int, size: int, angle: float, scale: float
+) -> np.ndarray:
+    """A crop turned by ``angle`` radians about its centre, covering ``scale`` times its side; black outside.
+
+    It is turned after the resize, at the same scale, so that large photographs do not alias and a tiny angle
+    gives nearly the plain crop.
+    """
+    cos, sin = scale * math.cos(angle), scale * math.sin(angle)
+    reach = math.ceil((abs(cos) + abs(sin)) * size / 2) + 2  # + 2 for bicubic neighbours
+    x, y = left + size / 2, top + size / 2
+    x_first, y_first = max(0, int(x) - reach), max(0, int(y) - reach)
+    part = pixels[:, y_first : int(y) + reach + 1, x_first : int(x) + reach + 1]
+    # output -> input, both counted from their upper left corners; centre goes to centre
+    x_shift = x - x_first - (cos - sin) * size / 2
+    y_shift = y - y_first - (sin + cos) * size / 2
+    matrix = (cos, -sin, x_shift, sin, cos, y_shift)
+    affine = Image.Transform.AFFINE
+    turned = [
+        Image.fromarray(channel).transform((size, size), affine, matrix, resample=BICUBIC) for channel in part
+    ]
+    return np.stack([np.asarray(channel) for channel in turned])
 
 
 def build_image_processor(
