@@ -38,10 +38,9 @@ from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.discovery.embedding import Embedder, Precision, load_embedder
 from promptccd.disk import write_json
 from promptccd.systems import available_cores
-from promptccd.training.callbacks import read_history
 from promptccd.training.options import PretrainingOptions
 from promptccd.training.pretraining import pretrain_backbone
-from promptccd.training.progress import progress_bar
+from promptccd.training.progress import progress_bar, read_history
 
 SMALL_SMOKE = ("promptccd-gcd",)
 

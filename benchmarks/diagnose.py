@@ -51,11 +51,11 @@ from promptccd.models.backbone import (
 )
 from promptccd.runs import stage_of
 from promptccd.training.devices import device_named
-from promptccd.training.features import extract_features
-from promptccd.training.instruments import (
+from promptccd.training.features import (
     DISTINCT_PROMPTS,
     LEAST_CHOICE,
     MEASURED_IMAGES,
+    extract_features,
     measure,
     suggested_options,
 )

@@ -49,7 +49,7 @@ from promptccd.runs import RunDirectory, RunEvaluation, train_run
 from promptccd.runs.start import ensure_backbone, stage_stream
 from promptccd.trainer import CategoryDiscoveryTrainer
 from promptccd.training.options import TrainingArguments
-from promptccd.training.progress import StopRequest, progress_bar
+from promptccd.training.progress import Callbacks, StopRequest, progress_bar
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer
 
@@ -258,12 +258,10 @@ def trained(
         model,
         StageContext(images, known),
         method_named(model.config.model_type).objective,
-        arguments=TrainingArguments(seed=seed, **LEARNING, **rates),
+        callbacks=Callbacks(TrainingArguments(seed=seed, **LEARNING, **rates), StopRequest()),
         views=cast(Any, ShuffledViews()),
         evaluation_view=cast(Any, WholeView()),
         accelerator=Accelerator(cpu=True),
-        stop=StopRequest(),
-        save=lambda state: None,
     ).train()
     model.eval()
     with torch.no_grad():

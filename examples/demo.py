@@ -23,7 +23,7 @@ from promptccd import CategoryDiscoveryCallback, TrainingArguments
 from promptccd.reports import write_report
 from promptccd.runs import stage_stream
 from promptccd.trainer import train_recipe
-from promptccd.training.callbacks import RunState, TrainingControl
+from promptccd.training.progress import RunState, TrainingControl
 from promptccd.training.recipe import Recipe
 
 PHOTOS = "src/promptccd/discovery/page/example/photos"

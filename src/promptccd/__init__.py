@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from promptccd.methods.promptccd_pp import PromptCCDPlusPlusModel as PromptCCDPlusPlusModel
     from promptccd.pipeline import CategoryDiscoveryPipeline as CategoryDiscoveryPipeline
     from promptccd.trainer import CategoryDiscoveryTrainer as CategoryDiscoveryTrainer
-    from promptccd.training.callbacks import CategoryDiscoveryCallback as CategoryDiscoveryCallback
     from promptccd.training.options import TrainingArguments as TrainingArguments
+    from promptccd.training.progress import CategoryDiscoveryCallback as CategoryDiscoveryCallback
 
 give_names_on_demand(__name__)

@@ -24,11 +24,15 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED, MAX_MODEL_BYTES, find_model
 from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
-from promptccd.runs.tracking import Tracking
-from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState
 from promptccd.training.devices import accelerator_for
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
-from promptccd.training.progress import StopRequest
+from promptccd.training.progress import (
+    Callbacks,
+    CategoryDiscoveryCallback,
+    RunState,
+    StopRequest,
+    Tracking,
+)
 from promptccd.training.recipe import Recipe
 
 
@@ -172,11 +176,12 @@ class CategoryDiscoveryTrainer:
             test_images=self.eval_dataset,
             image_cache=self.args.image_cache,
         )
-        score, tracking = evaluation.evaluate(protocol, **options), Tracking(self.accelerator, self.run)
+        score = evaluation.evaluate(protocol, **options)
+        tracking = Tracking(self.accelerator, self.run.name, self.run.manifest)
         is_main, last = self.accelerator.is_main_process, evaluation.num_stages - 1
         state = RunState(self.run.path, len(self.stages), is_main, last)
-        tracking.start(self.args, state)
-        listeners = Callbacks(self.args, state, StopRequest(), [tracking, *self.callbacks])
+        listeners = Callbacks(self.args, StopRequest(), state, [tracking, *self.callbacks])
+        tracking.on_train_begin(self.args, state, listeners.control)
         listeners.call("on_evaluate", metrics=score.metrics())
         return score
 

@@ -20,7 +20,7 @@ from promptccd.cli.main import main
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import Project
 from promptccd.discovery.project.record import BEFORE, CATEGORIES, PROJECT
-from promptccd.training.callbacks import HISTORY, read_history
+from promptccd.training.progress import HISTORY, read_history
 from tests.conftest import TINY_BACKBONE, coloured_images, quick_recipe
 from tests.crash.system_calls import Decide, Verdict, run_watched
 from tests.discovery.conftest import write_pictures

@@ -19,6 +19,7 @@ from promptccd.methods import Rows, StageContext, metagcd
 from promptccd.methods.metagcd import NEIGHBOUR_COSINE, MetaGCDModel, MetaGCDObjective, pseudo_sessions
 from promptccd.training import progress
 from promptccd.training.options import TrainingArguments
+from promptccd.training.progress import Callbacks
 from promptccd.training.stage_trainer import StageTrainer, TrainingState
 from tests.conftest import TINY_HEAD, fresh
 from tests.methods.steps import objective_of
@@ -133,9 +134,9 @@ def trained(
     )
     StageTrainer(
         model, StageContext(images, labels), MetaGCDObjective,
-        arguments=arguments, views=TrainingViews(views),
+        callbacks=Callbacks(arguments, progress.StopRequest()), views=TrainingViews(views),
         evaluation_view=EvaluationView(build_image_processor(views)), accelerator=Accelerator(cpu=True),
-        stop=progress.StopRequest(), save=states.append,
+        save=states.append,
     ).train(resumed)  # fmt: skip
     return torch.cat([each.detach().flatten().double() for each in model.parameters() if each.requires_grad])
 

@@ -16,7 +16,7 @@ from promptccd.discovery.embedding import load_embedder
 from promptccd.runs.stage import load_view
 from promptccd.runs.start import evaluation_view
 from promptccd.runs.train import train_run
-from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
+from promptccd.training.progress import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
 
 CIFAR100 = Path(

@@ -8,8 +8,8 @@ import pytest
 
 from promptccd.errors import DiskError
 from promptccd.runs import RunDirectory
-from promptccd.training import callbacks
-from promptccd.training.callbacks import HISTORY, EpochRecord, add_epoch, read_history
+from promptccd.training import progress
+from promptccd.training.progress import HISTORY, EpochRecord, add_epoch, read_history
 from tests.messages import TEXT
 
 RECORD = EpochRecord(1, 0, 4, {"loss": 2.5, "info_nce": 2.5}, 0.01, 1.5)
@@ -63,6 +63,6 @@ def test_the_last_line_of_an_epoch_counts_and_rubbish_does_not(tmp_path: Path) -
 def test_a_history_that_cannot_be_written_says_that_the_stages_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callbacks, "open_to_change", lambda path, flags: os.open("/dev/full", os.O_RDWR))
+    monkeypatch.setattr(progress, "open_to_change", lambda path, flags: os.open("/dev/full", os.O_RDWR))
     with pytest.raises(DiskError, match=TEXT["could-not-write-history-jsonl-no"]):
         add_epoch(tmp_path, RECORD)

@@ -24,7 +24,7 @@ from promptccd.errors import DivergedError, RunError, SplitMismatchError
 from promptccd.locks import FolderLock
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.runs.start import evaluation_view, require_recipe, stage_stream
-from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
+from promptccd.training.progress import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import quick_recipe, resumable_recipe

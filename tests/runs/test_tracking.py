@@ -15,8 +15,7 @@ from promptccd.data import StageStream
 from promptccd.data.options import ViewOptions
 from promptccd.errors import ConfigurationError
 from promptccd.runs import RunDirectory
-from promptccd.runs.tracking import Tracking
-from promptccd.training.callbacks import RunState, read_history
+from promptccd.training.progress import RunState, Tracking, read_history
 from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
 from tests.test_category_trainer import files_of
 
@@ -70,7 +69,7 @@ def test_steps_names_and_settings_by_themselves(tmp_path: Path) -> None:
     accelerator.log = lambda values, step: logged.append((step, values))
     recipe = {"training": {"epochs": 3, "seed": None}, "data": {"class_blocks": [2, 1]}}
     manifest = {"recipe": recipe, "split_fingerprint": "f"}
-    tracking = Tracking(accelerator, SimpleNamespace(path=tmp_path, name="run", manifest=manifest))
+    tracking = Tracking(accelerator, "run", manifest)
     arguments = TrainingArguments(epochs=5, discovery_epochs=2, report_to="wandb")
     state = RunState(tmp_path, 3, True, stage=1, epoch=1)
     tracking.on_epoch_end(arguments, state, None, {"loss": 1.0})
@@ -90,9 +89,9 @@ def test_steps_names_and_settings_by_themselves(tmp_path: Path) -> None:
     named = ({"stage1/loss": 1.0}, {"cacc/average/all": 50.0}, {"stage1/prompt_effect": 0.5})
     assert logged == [(6, each) for each in named]
 
-    assert tracking._options("wandb")["id"] == identity
-    assert tracking._options("trackio") == {"name": "run", "resume": "allow"}
-    assert tracking._options("tensorboard") == {} and (tmp_path / "logs/promptccd").is_dir()
+    assert tracking._options("wandb", tmp_path)["id"] == identity
+    assert tracking._options("trackio", tmp_path) == {"name": "run", "resume": "allow"}
+    assert tracking._options("tensorboard", tmp_path) == {} and (tmp_path / "logs/promptccd").is_dir()
     accelerator.trackers, accelerator.init_trackers = [], lambda *given: None
     with pytest.raises(ConfigurationError, match="pip install wandb"):
         tracking.on_train_begin(arguments, state, None)

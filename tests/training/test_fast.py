@@ -15,8 +15,8 @@ from promptccd.methods.promptccd import MixtureObjective
 from promptccd.models.backbone import blocks_of, embed, run_block, run_prefix
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
-from promptccd.training.callbacks import CategoryDiscoveryCallback
 from promptccd.training.fast import FrozenBlock, fast
+from promptccd.training.progress import CategoryDiscoveryCallback
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, resumable_recipe
 from tests.models.finished import BACKBONES, model_of, some_methods, write_backbone

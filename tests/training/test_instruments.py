@@ -20,8 +20,7 @@ from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
-from promptccd.training.features import extract_features
-from promptccd.training.instruments import defects, measure
+from promptccd.training.features import defects, extract_features, measure
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, fresh, quick_recipe
 from tests.messages import TEXT

@@ -22,7 +22,7 @@ from promptccd.runs import train_run
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.start import initial_model, stage_stream
-from promptccd.training.callbacks import read_history
+from promptccd.training.progress import read_history
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import TINY_HEAD

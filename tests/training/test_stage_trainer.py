@@ -23,9 +23,9 @@ from promptccd.errors import InterruptedRunError
 from promptccd.methods import Objective, Rows, StageContext
 from promptccd.training import progress
 from promptccd.training import stage_trainer as trainer_module
-from promptccd.training.callbacks import EpochRecord
 from promptccd.training.devices import accelerator_for
 from promptccd.training.options import TrainingArguments
+from promptccd.training.progress import Callbacks, EpochRecord
 from promptccd.training.stage_trainer import StageTrainer, TrainingState, restore_snapshot, snapshot
 from tests.conftest import TINY_HEAD
 from tests.messages import TEXT
@@ -80,11 +80,12 @@ def trainer_of(
     **calls: Callable[..., None],
 ) -> StageTrainer:
     views = ViewOptions(image_size=16, resize_size=18)
+    callbacks = Callbacks(arguments, progress.StopRequest())
+    vars(callbacks).update(calls)
     return StageTrainer(
-        model, StageContext(images), objective, arguments=arguments, views=TrainingViews(views),
+        model, StageContext(images), objective, callbacks=callbacks, views=TrainingViews(views),
         evaluation_view=EvaluationView(build_image_processor(views)),
-        accelerator=accelerator_for(arguments, torch.device("cpu")), stop=progress.StopRequest(),
-        save=save, **calls,
+        accelerator=accelerator_for(arguments, torch.device("cpu")), save=save,
     )  # fmt: skip
 
 
@@ -100,7 +101,7 @@ def test_what_an_objective_takes_the_gradient_of_learns_nothing_in_that_epoch(
     arguments = TrainingArguments(epochs=2, batch_size=len(unlabelled))
     trainer_of(
         model, unlabelled, LateHead, arguments,
-        record=lambda _: heads.append([each.clone() for each in model.head.parameters()]),
+        end_epoch=lambda _: heads.append([each.clone() for each in model.head.parameters()]),
     ).train()  # fmt: skip
     same = [all(map(torch.equal, before, after)) for before, after in pairwise(heads)]
     assert same == [True, False]
@@ -114,7 +115,7 @@ def test_who_asks_to_stop_gets_the_state_after_that_step(
 
     saved: list[TrainingState] = []
     arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(unlabelled) / 3), save_minutes=100)
-    trainer = trainer_of(model, unlabelled, Objective, arguments, saved.append, stepped=stop)
+    trainer = trainer_of(model, unlabelled, Objective, arguments, saved.append, end_step=stop)
     with pytest.raises(progress.TrainingStopped, match="saved stage 1, epoch 0, step 2"):
         trainer.train()
     assert [(each.epoch, each.step) for each in saved] == [(0, 2)]
@@ -188,7 +189,7 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_ep
     monkeypatch.setattr(trainer_module, "time", SimpleNamespace(monotonic=lambda: 60.0 * len(steps)))
     trainer = trainer_of(
         model, unlabelled, Noted, arguments, states.append,
-        record=records.append, stepped=lambda *step: steps.append(step),
+        end_epoch=records.append, end_step=lambda *step: steps.append(step),
     )  # fmt: skip
     n = trainer.steps
     assert n >= 4
@@ -230,7 +231,7 @@ def test_the_record_of_an_epoch_has_the_rates_of_all_that_has_one_of_its_own(
         prompt_learning_rate=0.4,
     )  # fmt: skip
     records: list[EpochRecord] = []
-    trainer_of(model, unlabelled, Objective, arguments, record=records.append).train()
+    trainer_of(model, unlabelled, Objective, arguments, end_epoch=records.append).train()
     for record, share in zip(records, (1.0, 0.5 * (1 + 1e-3)), strict=True):
         expected = {"prompt": prompts * share, "key": (discovery or usual) * share}
         assert record.rates == pytest.approx(expected)

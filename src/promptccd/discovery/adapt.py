@@ -29,7 +29,7 @@ from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.runs.predict import load_model
 from promptccd.training.devices import accelerator_for
 from promptccd.training.options import TrainingArguments
-from promptccd.training.progress import StopRequest
+from promptccd.training.progress import Callbacks, StopRequest
 from promptccd.training.stage_trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
@@ -121,12 +121,10 @@ def _train(
         model,
         StageContext(images, replay=replay, num_categories=num_categories),
         method_named(model.config.model_type).objective,
-        arguments=arguments,
+        callbacks=Callbacks(arguments, stop),
         views=views,
         evaluation_view=session.view,
         accelerator=accelerator_for(arguments, model.device),
-        stop=stop,
-        save=lambda state: None,
     ).train()
 
 

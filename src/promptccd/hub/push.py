@@ -23,8 +23,8 @@ from promptccd.models.checkpoint import bounded_waits
 from promptccd.runs import RunDirectory
 from promptccd.runs.card import CARD, KEPT_METADATA, card_in_repository, merge_card
 from promptccd.runs.folder import ASSIGNMENTS, assignments_in
-from promptccd.training.callbacks import CategoryDiscoveryCallback, RunState, TrainingControl
 from promptccd.training.options import TrainingArguments
+from promptccd.training.progress import CategoryDiscoveryCallback, RunState, TrainingControl
 from promptccd.version import __version__
 
 logger = logging.getLogger(__name__)

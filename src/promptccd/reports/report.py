@@ -42,7 +42,7 @@ from promptccd.reports.tables import (
 )
 from promptccd.runs import RunDirectory, RunEvaluation, stream_rows
 from promptccd.runs.card import data_in_words, hub_id_of
-from promptccd.training.instruments import TITLES, defects
+from promptccd.training.features import TITLES, defects
 from promptccd.training.recipe import Recipe
 
 logger = logging.getLogger(__name__)

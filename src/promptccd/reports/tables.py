@@ -15,7 +15,7 @@ from promptccd.evaluation.accuracy import matched_categories
 from promptccd.evaluation.tables import over_runs, score_table
 from promptccd.reports.cards import COLUMNS
 from promptccd.runs import RunEvaluation, stream_rows
-from promptccd.training.callbacks import read_history
+from promptccd.training.progress import read_history
 
 ReportTables = dict[str, pd.DataFrame]
 _MEMORY = {"process_mb": "process", "gpu_mb": "accelerator"}  # columns, by the name in a manifest
@@ -210,7 +210,7 @@ def stage_costs(manifest: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def prompts(run: ReportedRun) -> pd.DataFrame:
-    """Figures of prompts by stage and name of `promptccd.training.instruments.TITLES`; no rows without prompts."""
+    """Figures of prompts by stage and name of `promptccd.training.features.TITLES`; no rows without prompts."""
     recorded = sorted(run.manifest.get("instruments", {}).items())
     return pd.DataFrame(
         [{"stage": int(stage.removeprefix("stage")), **values} for stage, values in recorded if values]

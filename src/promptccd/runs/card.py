@@ -27,8 +27,9 @@ from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.checkpoint import BUNDLED, split_revision
 from promptccd.runs.folder import RunDirectory, change_places, stream_rows
 from promptccd.runs.start import FREE_FIELDS
-from promptccd.training.instruments import TITLES, defects
-from promptccd.training.recipe import Recipe, assembled, laid_over, shipped
+from promptccd.training.features import TITLES, defects
+from promptccd.training.options import ModelArguments
+from promptccd.training.recipe import Recipe, assembled, defaults, laid_over, shipped
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ _TAGS = (
 
 def stage_card(
     run: RunDirectory,
+    recipe: Recipe,
     config: CategoryDiscoveryConfig,
     *,
     fingerprint: str,
@@ -61,6 +63,7 @@ def stage_card(
 
     Args:
         run: its records include the stage.
+        recipe: of the run.
         config: of the stage's model, its categories set.
         fingerprint: of the split up to the stage.
         category_ids: categories of the stage's images, ``(N,)``.
@@ -68,7 +71,7 @@ def stage_card(
         instruments: measures of the prompts at this stage.
         corrections: number of corrections that people made before this stage.
     """
-    stage, recipe, title = config.stage or 0, run.recipe, f"{run.name}-stage{config.stage or 0}"
+    stage, title = config.stage or 0, f"{run.name}-stage{config.stage or 0}"
     scored, licence = run.results_up_to(stage), _licence_of(run, recipe, stage)
     dataset, backbone = hub_id_of(recipe.data.resolved.dataset), hub_id_of(recipe.model.backbone)
     resumed = recipe.training.resume_from
@@ -186,13 +189,13 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Fields that a recipe sets and a result depends on; without local folders."""
     values = recipe.to_dict()
     # A bundled backbone changes some defaults.
-    usual = laid_over([Recipe().to_dict(), assembled([{"model": {"backbone": recipe.model.backbone}}])])
+    usual = laid_over([defaults(), assembled([{"model": {"backbone": recipe.model.backbone}}])])
 
     def shown_place(place: str) -> str:
         return place if place in BUILT_IN or place in BUNDLED or hub_id_of(place) else "<local folder>"
 
     change_places(values, shown_place)
-    usual["model"]["backbone"] = Recipe().model.backbone
+    usual["model"]["backbone"] = ModelArguments.backbone
     if recipe.data.unlabelled is not None:  # a card does not depend on later streams
         values["data"] |= {"unlabelled": None, "class_blocks": None}
     free, changed = FREE_FIELDS["training"], dict[str, dict[str, Any]]()

@@ -1,5 +1,6 @@
 """Training of a run: every stage is trained, grouped, scored and saved; a run that was begun continues."""
 
+import copy
 import logging
 import math
 import time
@@ -53,14 +54,6 @@ from promptccd.runs.start import (
     stage_stream,
     stage_zero_model,
 )
-from promptccd.runs.tracking import Tracking
-from promptccd.training.callbacks import (
-    Callbacks,
-    CategoryDiscoveryCallback,
-    EpochRecord,
-    RunState,
-    add_epoch,
-)
 from promptccd.training.devices import (
     accelerator_for,
     device_problem,
@@ -70,13 +63,21 @@ from promptccd.training.devices import (
     reproducible,
     require_plain,
 )
-from promptccd.training.features import extract_features
-from promptccd.training.instruments import measure
-from promptccd.training.progress import StopRequest, TrainingStopped
+from promptccd.training.features import extract_features, measure
+from promptccd.training.progress import (
+    Callbacks,
+    CategoryDiscoveryCallback,
+    RunState,
+    StopRequest,
+    Tracking,
+    TrainingStopped,
+)
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer, TrainingState
 
 logger = logging.getLogger(__name__)
+
+_Metrics = tuple[dict[str, float], dict[str, float]]  # of a stage: its row of the table, and its prompts
 
 
 def train_run(
@@ -100,15 +101,14 @@ def train_run(
     Raises:
         PromptCCDError: the message gives the cause and the remedy; saved files stay.
     """
+    recipe = copy.deepcopy(recipe)  # values that are decided below are set in this copy
     training, own_processes = recipe.training, accelerator is None
     run = RunDirectory(training.output_dir)
     if training.mixed_precision == "auto" and run.begun:
-        training = replace(training, mixed_precision=run.recipe.training.mixed_precision)
+        training.mixed_precision = run.recipe.training.mixed_precision
     accelerator = accelerator or accelerator_for(training)
     if training.mixed_precision == "auto":
-        is_bf16 = accelerator.mixed_precision == "bf16"
-        training = replace(training, mixed_precision="bf16" if is_bf16 else "no")
-    recipe = replace(recipe, training=training)
+        training.mixed_precision = "bf16" if accelerator.mixed_precision == "bf16" else "no"
     require_plain(accelerator)
     model_on_meta(recipe, 0)  # refuses an impossible model before anything is read or written
     if not run.begun:
@@ -118,6 +118,7 @@ def train_run(
         log_device(accelerator, training.num_workers)
     stages = stages or stage_stream(recipe.data, training.seed)
     if not stages.is_scored:
+        # Numbers of categories are checked again, now that the stages are known.
         recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
         if is_main:
             logger.info(
@@ -177,10 +178,15 @@ class _Training:
         self.is_main, self.method = accelerator.is_main_process, method_named(recipe.model.variant)
         self.images: list[StageImages] = []  # of the stages so far
         self._counts = Counting(self.arguments)
-        self.state = RunState(run.path, len(stages), self.is_main)
         is_tracked = self.arguments.report_to != "none" or accelerator.trackers
-        tracking = [Tracking(accelerator, run)] if is_tracked else []
-        self.callbacks = Callbacks(self.arguments, self.state, stop, [*tracking, *callbacks])
+        tracking = [Tracking(accelerator, run.name, run.manifest)] if is_tracked else []
+        self.callbacks = Callbacks(
+            self.arguments,
+            stop,
+            RunState(run.path, len(stages), self.is_main),
+            [*tracking, *callbacks],
+            history=run.path if self.is_main else None,
+        )
 
     def train(self) -> ContinualScore:
         # The main process checks the files for all.
@@ -219,21 +225,18 @@ class _Training:
             self.images.append(images)
             if index in finished:
                 continue
-            self._train_stage(stage)
+            figures, measured = same_on_all(self._train_stage(stage))  # every process has callbacks
             if self.is_main:
                 self.run.forget_states(index)
-            self.accelerator.wait_for_everyone()
-            table = self.run.results_up_to(index)  # every process reads the records for its callbacks
-            if table.stages and table.stages[-1].stage == index:
-                self.callbacks.call("on_evaluate", metrics=table.metrics(first=index))
-            measured = self.run.manifest.get("instruments", {}).get(f"stage{index}", {})
+            if figures:
+                self.callbacks.call("on_evaluate", metrics=figures)
             self.callbacks.call("on_stage_end", metrics=measured)
             if self.stop.agreed(self.accelerator) and self.stop.asked:
                 raise self.stop.error(f"stage {index} is finished")
 
     # One stage
 
-    def _train_stage(self, stage: Stage) -> None:
+    def _train_stage(self, stage: Stage) -> _Metrics:
         """Train a stage from its start or its saved state, and finish it."""
         index, device = stage.index, self.accelerator.device
         if device.type == "cuda":
@@ -259,12 +262,12 @@ class _Training:
         self.started -= seconds
         if state:
             logger.info("Stage %d resumes at epoch %d, step %d.", index, state.epoch, state.step)
-        self.state.stage, self.state.model = index, self.model
+        self.callbacks.state.stage, self.callbacks.state.model = index, self.model
         self.callbacks.call("on_stage_begin")
         trainer = self._trainer(stage)
         try:
             trainer.train(state)
-            self._finish_stage(stage)
+            return self._finish_stage(stage)
         except BaseException:  # also a signal or too little memory: the steps are not lost
             if trainer.unsaved is not None:
                 with suppress(DiskError):  # the first error names the full disk
@@ -316,32 +319,20 @@ class _Training:
             if self.is_main:
                 self.run.save_state(stage.index, state, time.monotonic() - self.started)
 
-        def record(epoch: EpochRecord) -> None:
-            if self.is_main:
-                add_epoch(self.run.path, epoch)
-            self.callbacks.call("on_epoch_end", metrics=epoch.metrics)
-
-        def stepped(epoch: int, step: int) -> None:
-            self.state.epoch, self.state.step = epoch, step
-            self.callbacks.call("on_step_end")
-
         return StageTrainer(
             self.model,
             StageContext(images, labels, replay, count, memory),
             self.method.objective,
-            arguments=arguments,
+            callbacks=self.callbacks,
             views=TrainingViews(self.recipe.views),
             evaluation_view=self.view,
             accelerator=self.accelerator,
-            stop=self.stop,
             save=save,
-            record=record,
-            stepped=stepped,
         )
 
     # The end of a stage
 
-    def _finish_stage(self, stage: Stage) -> None:
+    def _finish_stage(self, stage: Stage) -> _Metrics:
         """Group, score and save; the stage's folder is written last, because it marks the stage as finished."""
         model, images, num_known, seed = (
             self.model, self.images[-1], self.stages.num_known, self.arguments.seed,
@@ -378,12 +369,11 @@ class _Training:
         labelled = torch.arange(len(rows)) < len(assigned[0])
         spread = measure_spread(torch.cat(features), rows, model.prototypes, seed=seed, labelled=labelled)
         model.set_measured("spread", spread)
-        if self.is_main:
-            self._save(features[-1], assignments, registry)
+        return self._save(features[-1], assignments, registry) if self.is_main else ({}, {})
 
     def _save(
         self, features: Tensor, assignments: Mapping[str, np.ndarray], registry: CategoryRegistry
-    ) -> None:
+    ) -> _Metrics:
         """Write a stage's row of the table or record of its stream, the manifest, and the checkpoint."""
         run, model, images, training = self.run, self.model, self.images[-1], self.arguments
         config, index, ids = model.config, images.stage.index, assignments["category_ids"]
@@ -392,9 +382,11 @@ class _Training:
         )
         seconds, memory = round(time.monotonic() - self.started, 1), memory_used(self.accelerator.device)
         facts: dict[str, Any] = {"seconds": seconds, "peak_memory": memory, "instruments": measured}
+        metrics: dict[str, float] = {}
         if index and self.stages.is_scored:
             score = _score(self.stages, index, config, assignments, len(config.category_ids))
             run.record(score)
+            metrics = run.results_up_to(index).metrics(first=index)
             parts = {"All": score.all, "Old": score.old, "New": score.new}.items()
             figures = ", ".join(f"{part} {value:.1f}" for part, value in parts if not math.isnan(value))
             counted = f"{score.num_categories} categories so far"
@@ -422,6 +414,7 @@ class _Training:
             )
         card = stage_card(
             run,
+            self.recipe,
             config,
             fingerprint=self.stages.split.up_to(index).fingerprint,
             category_ids=ids,
@@ -430,6 +423,7 @@ class _Training:
             corrections=sum(entry.kind != GROUPING for entry in registry.log),
         )
         save_stage(run.stage(index), model, self.view, assignments, card, registry, exemplars)
+        return metrics, measured
 
     # Features and categories
 

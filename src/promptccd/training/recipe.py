@@ -121,6 +121,17 @@ class Recipe:
         return values
 
 
+def defaults() -> dict[str, dict[str, Any]]:
+    """The default of every field, by section."""
+    return {
+        section: {
+            item.name: item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+            for item in dataclasses.fields(kind)
+        }
+        for section, kind in field_types(Recipe).items()
+    }
+
+
 def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a method that differ from its configuration's defaults, which `None` means.
 

@@ -22,11 +22,10 @@ from promptccd.methods import Objective, Rows, StageContext
 from promptccd.methods.exemplars import Memory
 from promptccd.methods.processes import Forward, share_of
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.callbacks import EpochRecord
 from promptccd.training.fast import fast
 from promptccd.training.features import extract_features
 from promptccd.training.options import TrainingArguments
-from promptccd.training.progress import StopRequest, progress_bar
+from promptccd.training.progress import Callbacks, EpochRecord, progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -162,14 +161,11 @@ class StageTrainer:
         model: the model, on its device; trained in place.
         context: the training data of the stage.
         kind: class of its objective.
-        arguments: how to train.
+        callbacks: how to train, followed by whom, and until when.
         views: training views.
         evaluation_view: deterministic view, for features that an objective asks for.
         accelerator: where and in which precision.
-        stop: remembers signals.
         save: writes a resumable state.
-        record: called with the record of every finished epoch.
-        stepped: called after every step, with its epoch and the number of finished steps.
         unsaved: the state after the last step, to save if the end of the stage fails.
     """
 
@@ -177,24 +173,20 @@ class StageTrainer:
     context: StageContext
     kind: type[Objective]
     _: KW_ONLY
-    arguments: TrainingArguments
+    callbacks: Callbacks
     views: TrainingViews
     evaluation_view: EvaluationView
     accelerator: Accelerator
-    stop: StopRequest
-    save: Callable[[TrainingState], None]
-    record: Callable[[EpochRecord], None] = lambda record: None
-    stepped: Callable[[int, int], None] = lambda epoch, step: None
+    save: Callable[[TrainingState], None] = lambda state: None
     unsaved: TrainingState | None = field(init=False, default=None)
     _loss: float | None = field(init=False, default=None)  # mean of the last epoch
 
     def __post_init__(self) -> None:
+        self.arguments, self.stop = self.callbacks.arguments, self.callbacks.stop
         self._processes = self.accelerator.num_processes, self.accelerator.process_index
         self.stage, memory = self.context.images.stage.index, self.context.memory
-        self.epochs, self.learning_rate = (
-            self.arguments.epochs_of(self.stage),
-            self.arguments.rate_of(self.stage),
-        )
+        self.epochs = self.arguments.epochs_of(self.stage)
+        self.learning_rate = self.arguments.rate_of(self.stage)
         self.plan = BatchPlan(
             len(self.context.images), self.arguments.batch_size, self.arguments.seed, self.stage,
             self.kind.least_batch, num_exemplars=0 if memory is None else len(memory),
@@ -300,13 +292,14 @@ class StageTrainer:
             optimizer.step()
             for name, value in losses.items():
                 totals[name] = totals.get(name, 0) + value.detach()
-            self.stepped(epoch, step + 1)
+            self.callbacks.end_step(epoch, step + 1)
             if step + 1 == self.steps:  # before the state after this epoch is saved: no record is missed
                 means = {name: self._finite(value, epoch) / self.steps for name, value in totals.items()}
                 images = sum(map(len, planned[first_step:]))
                 rates = {role: first * share for role, first in self._rates.items()}
                 rate, seconds = self.learning_rate * share, time.monotonic() - started
-                self.record(EpochRecord(self.stage, epoch, self.steps, means, rate, seconds, images, rates))
+                record = EpochRecord(self.stage, epoch, self.steps, means, rate, seconds, images, rates)
+                self.callbacks.end_epoch(record)
             self._save_where_due(optimizer, epoch, step, totals)
         self._loss = self._finite(totals["loss"], epoch) / max(1, self.steps)
 
