@@ -116,6 +116,26 @@ def test_scores_of_runs_one_by_one_and_together(monkeypatch: pytest.MonkeyPatch,
     assert "held-out" not in run("evaluate", "streams")[1]
 
 
+def test_a_report_is_about_seeds_or_compares(monkeypatch: pytest.MonkeyPatch, run) -> None:
+    monkeypatch.setattr(reports, "write_run_comparison", lambda *given: Path("of", *given[0], given[1]))
+    monkeypatch.setattr(reports, "write_report", lambda *given, **more: [*given, *more.values()])
+    words = ["report", "a", "b", "--out", "here"]
+    assert run(*words, "--compare")[1] == "of/a/b/here\n"
+    own = [
+        "--samples",
+        "3",
+        "--baselines",
+        "--dataset",
+        "images",
+        "--num_workers",
+        "2",
+        "--image_cache",
+        "off",
+    ]
+    assert run(*words, *own)[1] == "[['a', 'b'], 'here', 3, True, 'images', 2, 'off']\n"
+    assert json.loads(run(*words, "--json")[1])["files"] == ["index.html", "report.csv", "report.json"]
+
+
 @pytest.mark.slow
 def test_train_evaluate_predict(recipe: Path, tmp_path: Path, pictures: Path, run) -> None:
     folder = tmp_path / "run"

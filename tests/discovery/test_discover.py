@@ -224,9 +224,13 @@ def test_confidences_are_measured_where_the_model_tells_new_from_known(session, 
         assert read_record(tmp_path)["measured"] is expected
     path = tmp_path / PROJECT / RECORD
     record = json.loads(path.read_text())
-    path.write_text(json.dumps({**record, "measured": "yes"}))
-    with pytest.raises(RunError, match="missing or damaged"):
-        read_record(tmp_path)
+    limits = [{"decoding": {**record["decoding"], "max_pixels": most}} for most in (0, 1.5, 1)]
+    for odd in ({"measured": "yes"}, {"model": 1}, {"features": "g"}, *limits[:2]):
+        path.write_text(json.dumps({**record, **odd}))
+        with pytest.raises(RunError, match="missing or damaged"):
+            read_record(tmp_path)
+    path.write_text(json.dumps({**record, **limits[2]}))
+    assert read_record(tmp_path)["decoding"].max_pixels == 1
 
 
 def write_album(folder: Path, counts: dict[int, int], seed: int) -> Path:

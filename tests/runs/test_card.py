@@ -19,7 +19,7 @@ from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.models import VARIANTS, CategoryDiscoveryConfig
 from promptccd.runs import RunDirectory, train_run
-from promptccd.runs.card import BEGIN, END, merge_card, stage_card
+from promptccd.runs.card import BEGIN, END, hub_id_of, merge_card, stage_card
 from promptccd.training.recipe import Recipe, recipes_in
 from tests.conftest import quick_recipe
 from tests.messages import TEXT
@@ -216,6 +216,7 @@ def test_a_folder_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         )
         assert not {"base_model", "base_model_relation", "datasets"} & set(header)
         assert "birds" not in str(header)
+    assert hub_id_of("other/birds") == "other/birds"
 
 
 def test_names_cannot_end_the_block_and_long_lists_end() -> None:
