@@ -371,12 +371,20 @@ def test_whatever_is_changed_in_the_file_it_is_refused_or_whole(path: Path, seed
 
 
 @pytest.mark.parametrize(
-    ("place", "value"), [("size", 0), ("id", 7), ("earlier", "{"), ("name", "ant"), ("state", "alive")]
+    ("side", "place", "value"),
+    [
+        ("after", "size", 0),
+        ("after", "id", 7),
+        ("after", "earlier", "{"),
+        ("after", "name", "ant"),
+        ("after", "state", "alive"),
+        ("before", "name", "a name that it never had"),
+    ],
 )
-def test_a_forged_log_is_refused_when_it_is_used(path: Path, place: str, value: Any) -> None:
+def test_a_forged_log_is_refused_when_it_is_used(path: Path, side: str, place: str, value: Any) -> None:
     column = f"$[{CATEGORY.split(', ').index(place)}]"
     newest = "(select max(number) from log)"  # it renamed category 6, and was undone
-    altered(path, f"update change set after = json_set(after, ?, ?) where entry = {newest}", column, value)
+    altered(path, f"update change set {side} = json_set({side}, ?, ?) where entry = {newest}", column, value)
     found = load_registry(path.parent)
     before = found.state_hash()
     with pytest.raises(RegistryError):

@@ -47,14 +47,6 @@ class Kind(Enum):
 CORRECTIONS: dict[str, dict[str, tuple[Kind, bool]]] = {}
 
 
-def _list(function: Callable[..., LogEntry], *kinds: Kind) -> None:
-    """List a correction in `CORRECTIONS`; `kinds` are those of its arguments, in their order."""
-    _, *own = list(inspect.signature(function).parameters.values())[: len(kinds) + 1]
-    CORRECTIONS[function.__name__] = {
-        each.name: (kind, each.default is each.empty) for each, kind in zip(own, kinds, strict=True)
-    }
-
-
 def edit(
     *kinds: Kind,
 ) -> Callable[
@@ -83,7 +75,10 @@ def edit(
             assert made is not None
             return made
 
-        _list(logged, *kinds)
+        _, *own = list(signature.parameters.values())[: len(kinds) + 1]
+        CORRECTIONS[function.__name__] = {
+            each.name: (kind, each.default is each.empty) for each, kind in zip(own, kinds, strict=True)
+        }
         return logged
 
     return declare
