@@ -15,7 +15,6 @@ from unittest import mock
 import nbformat
 import pytest
 
-from docs.building.run_notebooks import FOLDER, executed
 from promptccd.cli.main import main
 from promptccd.methods import METHODS
 from tests.browsing import watch
@@ -33,6 +32,7 @@ sys.addaudithook(lambda event, args: event in ("socket.connect", "socket.getaddr
 sys.argv = ["mkdocs", "build", "--strict", "--site-dir", sys.argv[1]]
 runpy.run_module("mkdocs", run_name="__main__")
 """
+ALBUM = ROOT / "docs" / "notebooks" / "album"
 SIZES = [pytest.param(1280, 900, id="desktop"), pytest.param(390, 844, id="phone")]
 
 
@@ -84,6 +84,8 @@ def test_search_answers_in_pages_that_are_opened_as_files(site: Path, browser: B
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run_as_they_stand(path: Path, tmp_path: Path) -> None:
     """No cell fails, and each answers in kind what is kept with it."""
+    from docs.building.run_notebooks import executed  # its client takes half a second to import
+
     kept = nbformat.read(path, as_version=4)
     ran = executed(path, tmp_path)
     for before, after in zip(kept.cells, ran.cells, strict=True):
@@ -94,15 +96,15 @@ def test_notebooks_run_as_they_stand(path: Path, tmp_path: Path) -> None:
 def lay_out(here: Path) -> None:
     """Folders that the pages name: photographs as one folder, as weeks, and as labelled categories."""
     for name in ("photos", "my_photos", "new_photos"):
-        shutil.copytree(FOLDER / "album", here / name)
-    for path in sorted((FOLDER / "album").rglob("*.jpg")):
+        shutil.copytree(ALBUM, here / name)
+    for path in sorted(ALBUM.rglob("*.jpg")):
         number = sorted(path.parent.iterdir()).index(path)
         is_labelled = number < 3 and path.parent.name != "sunflower"
         place = here / (f"labelled/{path.parent.name}" if is_labelled else f"week0{number % 4 + 1}")
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, place / f"{path.parent.name}-{path.name}")
     for name in ("one.png", "two.png"):
-        shutil.copy(FOLDER / "album/bonsai/photo-01.jpg", here / name)
+        shutil.copy(ALBUM / "bonsai/photo-01.jpg", here / name)
     for number, path in zip(("0042", "7", "8"), sorted((here / "photos/bonsai").iterdir()), strict=False):
         path.rename(here / f"photos/IMG_{number}.jpg")
     validated = [f"{path.relative_to(here)},{path.name.partition('-')[0]}" for path in here.glob("week01/*")]
