@@ -171,7 +171,7 @@ def _of_array(image: Any) -> Any:
     is_bytes = isinstance(image, np.ndarray) and image.dtype == np.uint8
     if is_bytes and (image.ndim == 2 or image.shape[2:] in ((3,), (4,))):
         return Image.fromarray(image)
-    if hasattr(image, "dtype") and hasattr(image, "shape"):
+    if hasattr(image, "dtype"):
         raise ValueError(
             "Cannot read an image: expected an array of uint8 in the shape (H, W), (H, W, 3) or (H, W, 4), got "
             f"{image.dtype} in {tuple(image.shape)}. Give several images as a list."

@@ -272,6 +272,7 @@ def test_the_pipeline_reads_a_web_address(discover, pictures: list[Path], web: W
     web.pages |= {"/owl.png": pictures[0].read_bytes(), "/moved": "/owl.png", "/page": b"<html>"}
     for address in (f"{web.url}/owl.png?key=1", f"{web.url}/moved"):
         assert discover(address, timeout=5) == discover(str(pictures[0]))
+    assert [discover._sanitize_parameters(timeout=each)[0] for each in (None, 5)] == [{}, {"timeout": 5}]
     for name in ("gone", "page"):
         with pytest.raises(ValueError, match=f"Cannot fetch the image .*/{name}'") as raised:
             discover(f"{web.url}/{name}?token=secret", timeout=5)
