@@ -1,5 +1,7 @@
 """The same picture twice, in two stages, or under two labels: counted, listed, and never two truths."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from datasets import Dataset
@@ -99,3 +101,11 @@ def test_conflicts_are_those_of_brute_force() -> None:
         for one in range(12):
             others = [two for two in range(12) if digests[one] == digests[two] and labels[one] != labels[two]]
             assert found.get(one) == (others[0] if others else None)
+
+
+def test_a_picture_of_many_images_and_labels_takes_little_memory() -> None:
+    tracemalloc.start()
+    found = conflicts([b"no image"] * 2000, range(2000))
+    assert found == {0: 1} | dict.fromkeys(range(1, 2000), 0)
+    assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
+    tracemalloc.stop()

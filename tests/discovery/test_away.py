@@ -5,10 +5,12 @@ import shutil
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.discovery.project import Project, ProjectView
+from promptccd.discovery.project import Project, ProjectView, StageGroups
+from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import AWAY
 from promptccd.errors import DataError, RegistryError
 from tests.discovery.conftest import run, write_pictures
@@ -114,6 +116,17 @@ def test_a_page_that_is_open_follows(found, album):
     view.refresh()
     assert view.photos.generation != generation
     assert len(view.columns().flags) == view.summary()["photos"] == 7
+
+
+def test_a_page_that_is_open_follows_images_that_are_forgotten_and_found_again(found):
+    view, theirs = ProjectView(found), Project(found)
+    again = sorted(theirs.images)[:2]
+    theirs.forget(again)
+    theirs.observe(1, StageGroups(again, np.zeros(2, int), np.ones((1, theirs.prototypes.shape[1]))))
+    assert len(view.columns().group) == 8  # before the page knows
+    view.refresh()
+    members = theirs.members
+    assert view.columns().group.tolist() == [members.get(key, NO_CATEGORY) for key in view.photos.keys]
 
 
 def test_a_disk_that_is_not_plugged_in_is_not_forgotten(found, album, tmp_path):

@@ -358,7 +358,8 @@ def conflicts(digests: Sequence[bytes], labels: Sequence[int]) -> dict[int, int]
     Digests and labels (category ids) are one per image, N.
     """
     images = pd.DataFrame({"digest": digests, "label": labels}).rename_axis("position")
-    firsts = images.drop_duplicates()  # of every picture under each of its labels
+    # The first image of each label of a picture; two labels are enough for a contradiction to any label.
+    firsts = images.drop_duplicates().groupby("digest").head(2)
     pairs = images.reset_index().merge(firsts.reset_index(), on="digest", suffixes=("", "_of_first"))
     pairs = pairs[pairs["label"] != pairs["label_of_first"]]
     found: dict[int, int] = pairs.groupby("position")["position_of_first"].min().to_dict()

@@ -228,6 +228,8 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
     (photographs / "c").write_text("c!")
     put({})
     assert tree(folder) == {"owl/a": "a", "eagle owl/b": "b!"}
+    assert len(put({"owl/" + "a" * 256: "a"}).missing) == 1  # its new path is too long
+    assert tree(folder) == {"owl/a": "a", "eagle owl/b": "b!"}
 
 
 @pytest.mark.parametrize("name", ["file", "folder", "old"])

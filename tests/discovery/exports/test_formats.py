@@ -282,7 +282,6 @@ def test_a_format_is_one_entry(here, monkeypatch, capsys) -> None:
     assert "名前" in (here / "found/listed/groups.txt").read_text().splitlines()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("form", "suffix"), [("JPEG", ".jpg"), ("TIFF", ".tif"), ("PNG", ".png"), ("", "")])
 def test_an_image_that_is_no_file_is_named_by_its_format(tmp_path: Path, form: str, suffix: str) -> None:
     """Camera raw, which Pillow cannot read, keeps its bytes and gets no suffix."""
@@ -296,6 +295,7 @@ def test_an_image_that_is_no_file_is_named_by_its_format(tmp_path: Path, form: s
         assert (tmp_path / "new").read_bytes() == (tmp_path / "image").read_bytes()
 
 
+@pytest.mark.slow
 def test_photographs_of_an_open_archive_or_data_set_are_sorted(here: Path, tiny_backbone: Path) -> None:
     card = write_pictures(here / "card C", [4], per_category=2, seed=3)
     archive = shutil.make_archive(str(card), "zip", card)

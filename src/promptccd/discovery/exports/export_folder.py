@@ -212,13 +212,15 @@ class ExportFolder:
             while spare:
                 here = [each for each in spare if each.startswith(place)]
                 old = here[-1] if here else spare[-1]
-                spare.remove(old)
                 line, path = self._before[old], self.path / old
-                if _is_unchanged(path, line, is_read=not here):  # what stays where it is need not be read
-                    place += os.path.splitext(old)[1] * item.is_bare
-                    link_or_copy(path, self._new / place)
-                    self._lines[place], self.export.kept = line, self.export.kept + 1
-                    return place
+                if not _is_unchanged(path, line, is_read=not here):  # what stays where it is need not be read
+                    spare.remove(old)
+                    continue
+                place += os.path.splitext(old)[1] * item.is_bare
+                link_or_copy(path, self._new / place)
+                spare.remove(old)  # now: if the new path is too long, this may be the last copy
+                self._lines[place], self.export.kept = line, self.export.kept + 1
+                return place
             if suffix := item.make(target):
                 place += suffix
                 systems.rename(target, self._new / place)

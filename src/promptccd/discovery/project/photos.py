@@ -232,7 +232,8 @@ class Columns:
         self._read(registry, "true")
 
     def _read(self, registry: Rows, those: str, *values: Any) -> None:
-        ids, group, sure, flags = registry.numbers(_IMAGE, f"image where {those}", *values)
+        known = f"id < {len(self._by_id)}"  # others came since
+        ids, group, sure, flags = registry.numbers(_IMAGE, f"image where {known} and {those}", *values)
         rows = self._by_id[ids]
         is_shown = rows >= 0
         rows = rows[is_shown]

@@ -89,6 +89,8 @@ class ProjectView(Project):
             if self._images != self.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
+            else:  # an image that was forgotten and found again has another id
+                self._by_id = self.rows_by_id(self.photos.rows)
         elif self._columns is not None:
             self._changed = str(since), self._columns.update(self, changed)
 
