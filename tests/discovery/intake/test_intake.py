@@ -218,6 +218,7 @@ def test_file_over_a_limit_is_skipped(tmp_path):
         ("no/such/folder", "Nothing is at 'no/such/folder'"),
         ("./nowhere", "Nothing is at"),
         ("nowhere/", "Nothing is at 'nowhere/'.*Give a folder of images"),
+        ("my photos/birds", "Nothing is at"),  # no name of the Hub has a blank
         ("http://127.0.0.1/a.zip", "Addresses such as"),
         ("file:///etc/passwd", "Addresses such as"),
         ("null\0byte", "Nothing is at"),
