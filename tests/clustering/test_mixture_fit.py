@@ -130,6 +130,18 @@ def test_free_points_start_in_the_component_of_the_settled_ones_they_lie_beside(
         torch.testing.assert_close(fitted.means[places], points.view(3, 6, 3).mean(1), atol=1e-5, rtol=0)
 
 
+def test_known_centres_stay_and_an_empty_component_is_where_its_centre_is():
+    """Free points at 1.2, which join the known category at 0, must not pull its centre so that 2 joins it too."""
+    free = [1.2] * 20 + [2.0] + [3.2] * 20
+    points, fixed = torch.tensor([0.0, 0.0, *free])[:, None], torch.tensor([0, 0] + [-1] * 41)
+    fitted = fit_gaussian_mixture(points, 2, fixed=fixed, max_iter=0, seed=0)
+    assert float(fitted.means[1]) == pytest.approx((2 + 20 * 3.2) / 21)
+    points, fixed = torch.tensor([0.0, 4, 4, 4])[:, None], torch.tensor([0, 1, -1, -1])
+    fitted = fit_gaussian_mixture(points, 3, fixed=fixed, max_iter=0, seed=0)
+    assert fitted.means.flatten().tolist() == pytest.approx([0, 4, 4])
+    assert int(fitted.log_weights.argmin()) == 2  # it has no point
+
+
 def test_errors_say_what_and_where():
     points = torch.ones(4, 3)
     with pytest.raises(ValueError, match=TEXT["num-components-number-of-samples-4"]):

@@ -100,6 +100,15 @@ def test_a_whole_number_does_where_a_method_takes_a_decimal_one() -> None:
     assert (options["replay_weight"], type(options["replay_weight"])) == (0.0, float)
 
 
+def test_a_recipe_that_was_changed_is_checked_before_anything_is_written(tmp_path: Path) -> None:
+    own = {"training": {"output_dir": str(tmp_path / "run")}}
+    recipe = Recipe.from_yaml(HUB_CONFIGS / "promptccd-gcd-digits.yaml", own)
+    recipe.training.category_count = [7]
+    with pytest.raises(ConfigurationError, match="a number for each of 3 unlabelled stages"):
+        train_run(recipe)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five categories of small pictures under the column names of every benchmark."""

@@ -11,6 +11,7 @@ from promptccd.errors import PromptCCDError, RunError
 from promptccd.reports import plan_cells, run_sweep
 from promptccd.reports.sweep import ProtocolScoring
 from promptccd.runs import RunDirectory, train_run
+from promptccd.runs.start import record_of
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
 
@@ -22,6 +23,21 @@ def test_a_damaged_record_is_refused(tmp_path: Path, name: str) -> None:
     (run.path / name).write_text('{"stages": [')
     with pytest.raises(RunError, match=f"{name} in .* is damaged: .* Restore it from a copy"):
         run.read(name)
+
+
+def test_folders_of_a_recipe_move_with_their_run(tmp_path: Path) -> None:
+    """They are recorded relative to the run, and read back as they are stored, without a way through the run."""
+    there = tmp_path / "here" / "labelled", tmp_path / "here" / "week 1"
+    for folder in there:
+        folder.mkdir(parents=True)
+    recipe = Recipe.from_dict({"data": {"dataset": str(there[0]), "unlabelled": [str(there[1])]}})
+    run = RunDirectory(tmp_path / "here" / "runs" / "one")
+    run.path.mkdir(parents=True)
+    records = {"format": 1, "split_fingerprint": "", "data_fingerprint": "", "versions": {}}
+    run.write("manifest.json", {**records, "recipe": record_of(recipe, run.path)})
+    moved = (tmp_path / "here").rename(tmp_path / "moved")
+    data = RunDirectory(moved / "runs" / "one").recipe.data
+    assert (data.dataset, data.unlabelled) == (str(moved / "labelled"), [str(moved / "week 1")])
 
 
 def test_a_damaged_table_of_scores_is_refused_before_anything_trains(

@@ -1,6 +1,5 @@
 """Training of a run: every stage is trained, grouped, scored and saved; a run that was begun continues."""
 
-import copy
 import logging
 import math
 import time
@@ -101,14 +100,15 @@ def train_run(
     Raises:
         PromptCCDError: the message gives the cause and the remedy; saved files stay.
     """
-    recipe = copy.deepcopy(recipe)  # values that are decided below are set in this copy
     training, own_processes = recipe.training, accelerator is None
     run = RunDirectory(training.output_dir)
     if training.mixed_precision == "auto" and run.begun:
-        training.mixed_precision = run.recipe.training.mixed_precision
+        training = replace(training, mixed_precision=run.recipe.training.mixed_precision)
     accelerator = accelerator or accelerator_for(training)
     if training.mixed_precision == "auto":
-        training.mixed_precision = "bf16" if accelerator.mixed_precision == "bf16" else "no"
+        is_bf16 = accelerator.mixed_precision == "bf16"
+        training = replace(training, mixed_precision="bf16" if is_bf16 else "no")
+    recipe = replace(recipe, training=training)  # checked again: a person may have changed its fields
     require_plain(accelerator)
     model_on_meta(recipe, 0)  # refuses an impossible model before anything is read or written
     if not run.begun:
