@@ -256,7 +256,10 @@ def test_a_linear_head_grows_below_and_reads_directions_alone() -> None:
 def test_frost_keeps_means_of_labels_and_then_of_what_the_novel_head_answers(backbone_folder: Path) -> None:
     model, labels = FrostModel.from_pretrained(backbone_folder), torch.tensor([1, 0, 1, 2, 0])
     features = F.normalize(drawn(5, 32), dim=1)
-    begun(FrostObjective, model, features, labels, 3).end_stage()
+    first = begun(FrostObjective, model, features, labels, 3)
+    rows = Rows.of(model, drawn(5, 2, 3, 16, 16), labels, torch.arange(5), prompted=True)
+    assert first.losses(rows).keys() == {"loss", "classification"}
+    first.end_stage()
     groups = [features[each == labels] for each in range(3)]
     torch.testing.assert_close(model.class_means, torch.stack([each.mean(0) for each in groups]))
     spread = torch.stack([each.std(0, correction=0) for each in groups]).mean(0)

@@ -324,6 +324,13 @@ def test_a_processor_is_on_the_pillow_backend_or_there_is_none(tmp_path: Path) -
     made = processor_of(tmp_path, image_processor_type=None, feature_extractor_type="ViTFeatureExtractor")
     assert type(made).__name__ == "ViTImageProcessorPil"
     assert processor_of(tmp_path, size={"height": 32, "width": 16}, do_center_crop=False).size["height"] == 32
+    values = {
+        "model_type": "promptccd",
+        "vision_config": {"model_type": "dinov2", **TINY_BACKBONE, "patch_size": 4},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    (tmp_path / PREPROCESSOR).write_text(json.dumps({**PROCESSOR, "crop_size": {"height": 8, "width": 8}}))
+    assert load_processor(tmp_path).crop_size["height"] == 8, "patches are the stage's"
     (tmp_path / PREPROCESSOR).unlink()
     assert load_processor(tmp_path) is None
 

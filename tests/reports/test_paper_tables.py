@@ -184,6 +184,10 @@ def test_a_method_appears_as_soon_as_it_has_a_recipe(tmp_path: Path) -> None:
     assert entry.cells == ()
     assert entry.notes == ["gcd-replay is not built: the paper's figures alone."]
     assert entry.printed == {"all": 49.93, "old": 73.15, "new": 41.47}
+    of_all_methods = plan(tmp_path, recipes=tmp_path).entries("main")
+    assert of_all_methods and all(each.part.label for each in of_all_methods), (
+        "rows without figures are asked for"
+    )
     shutil.copy(folder / "methods" / "promptccd-gcd.yaml", folder / "methods" / "gcd-replay.yaml")
     (entry,) = plan(tmp_path, recipes=folder, **wanted).entries("main")
     (cell,) = entry.cells

@@ -186,6 +186,25 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_seeds_are_one_variant_of_a_comparison(runs: list[Path], tmp_path: Path) -> None:
+    page = write_run_comparison(runs, tmp_path / "out")
+    found = json.loads(page.with_name("report.json").read_text())["sections"]
+    row, *others = found["averages"]
+    assert all(row["variant"] in other["variant"] for other in others), found["averages"]
+    scores = [RunDirectory(run).results.average["all"] for run in runs]
+    assert (row["runs"], row["all"]) == (2, round(sum(scores) / 2, 4))
+    assert [each["stage"] for each in found["stages"] if each["variant"] == row["variant"]] == [1, 2, 3]
+    assert [each["stage"] for each in found["costs"]] == [0, 1, 2, 3]
+    text = page.read_text()
+    assert "1 variants compared" in text and ">1, 2<" in text
+    unscored = tmp_path / "unscored"
+    shutil.copytree(runs[0], unscored)
+    for stage in (1, 2, 3):
+        shutil.rmtree(unscored / f"stage{stage}")
+    with pytest.raises(ConfigurationError, match="leave --compare out"):
+        write_run_comparison([unscored], tmp_path / "out")
+
+
 def test_costs_are_means_over_runs(runs: list[Path]) -> None:
     run = ReportedRun(RunEvaluation(str(runs[0])))
     memory = {"stage0": {"process": 2_000_000, "accelerator": None}}

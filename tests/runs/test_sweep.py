@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,8 +27,9 @@ from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.locks import FolderLock
 from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep, states_of
 from promptccd.reports.engines import Engine, Job
-from promptccd.reports.sweep import CellWork, SweepResult, score_baselines
+from promptccd.reports.sweep import CellWork, ProtocolScoring, SweepResult, score_baselines
 from promptccd.runs import RunDirectory, train_run
+from promptccd.runs.folder import RESUME
 from promptccd.runs.start import stage_stream
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images, quick_recipe
@@ -141,6 +143,46 @@ def begun(trained_run: Path, image_folder: Path, tiny_backbone: Path, tmp_path: 
     recipe.write_text(json.dumps(values))
     shutil.copytree(trained_run, tmp_path / "quick-seed1")
     return plan_cells([recipe], [1, 2], {}, tmp_path)
+
+
+def test_a_cell_that_fails_or_is_at_work_elsewhere_is_left_out(begun: list[SweepCell], caplog) -> None:
+    caplog.set_level("INFO")
+    out, score = begun[0].path.parent, begun[0].run.results
+    result = run_sweep(begun, out, engine=Pretended(lambda recipe, work: 3))
+    assert (result.failures, result.finished) == ({"quick-seed2": "exit code 3"}, begun[:1])
+    (begun[1].path).mkdir()
+    (begun[1].path / "train.log").write_text("".join(f"line {each}\n\n" for each in range(9)))
+    result = run_sweep(begun, out, engine=Pretended(lambda recipe, work: 3))
+    assert result.failures == {"quick-seed2": "\n".join(f"line {each}" for each in range(4, 9))}
+    assert "quick-seed2: FAILED" in caplog.text and "1 of 2 cells are finished already." in caplog.text
+    with FolderLock(begun[1].path):
+        result = run_sweep(begun, out, engine=Pretended(lambda recipe, work: 3))
+    assert (result.failures, list(result.unfinished)) == ({}, ["quick-seed2"])
+    assert result.unfinished["quick-seed2"].startswith(f"running on {socket.gethostname()}")
+    assert (result.scores, result.groups) == ({"quick-seed1": score}, {"quick": [score]})
+    with pytest.raises(RunError, match="is the run of one training"):
+        run_sweep(begun, begun[0].path)
+
+
+def test_a_cell_is_finished_when_it_is_whole_of_its_data_and_cleaned_up(begun: list[SweepCell]) -> None:
+    cell, score = begun[0], begun[0].run.results.to_dict()
+    assert cell.finished() and not begun[1].finished()
+    assert cell.is_done({cell.name: "finished"}) and not cell.is_done({cell.name: "begun"})
+    elsewhere = replace(cell.recipe, data=replace(cell.recipe.data, dataset="elsewhere"))
+    assert not replace(cell, recipe=elsewhere).finished()
+    cell.run.write("baselines.json", {"raw pixels": score})
+    cell.run.write("score-native.json", score)
+    scorings, engine = [ProtocolScoring("cacc"), ProtocolScoring("native")], in_threads()
+    result = run_sweep([cell], cell.path.parent, baselines=True, scorings=scorings, engine=engine)
+    assert engine.given == [] and list(result.groups) == ["quick", "raw pixels"]
+    assert scorings[1].stored(cell) == scorings[0].stored(cell) == cell.run.results.as_published
+    assert scorings[0].stored(cell, other=True) == cell.run.results.native
+    assert ProtocolScoring("inductive").stored(cell) is None
+    (cell.path / RESUME).mkdir()
+    assert not cell.finished()
+    (cell.path / RESUME).rmdir()
+    (cell.path / "stage2" / "config.json").unlink()
+    assert not cell.finished()
 
 
 @pytest.mark.moderate

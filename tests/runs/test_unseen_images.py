@@ -9,10 +9,12 @@ import pytest
 from promptccd.data import StageStream
 from promptccd.data.readable import StageImages
 from promptccd.errors import DataError
+from promptccd.runs import RunDirectory, RunEvaluation
 from promptccd.runs.evaluate import cut_unseen, require_unseen
 from promptccd.runs.start import stage_stream
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
+from tests.data.test_same_pictures import BLOCKS, samples, with_copies
 from tests.discovery.conftest import write_pictures
 from tests.messages import TEXT
 
@@ -44,6 +46,14 @@ def test_copies_of_training_images_are_counted_and_one_is_named(own, caplog):
     check()
     assert TEXT["2-of-32-test-images-are"] in caplog.text
     assert "'test/kind 0/z0.PNG' of 'train/kind 0/" in caplog.text
+
+
+def test_pictures_of_two_labels_are_left_out_as_the_training_did(trained_run: Path, monkeypatch) -> None:
+    (one,), (other,) = samples(0, 0, 1), samples(0, 1, 1)
+    monkeypatch.setattr(RunDirectory, "require_split", lambda run, stages: None)
+    stream = StageStream.from_dataset(with_copies({other: one}), class_blocks=BLOCKS, seed=1)
+    report = RunEvaluation(str(trained_run), stages=stream).images[0].report
+    assert report.conflicting.keys() == {f"row {one}", f"row {other}"}
 
 
 def cut(data: DataArguments, split: str | None) -> StageStream:

@@ -113,6 +113,8 @@ def test_an_upload_must_say_how_long_it_is(server: Server) -> None:
     kind = {"Content-Type": "multipart/form-data; boundary=b"}
     answer = httpx.post(f"{server.url}gradio_api/upload", content=parts(), headers=kind, trust_env=False)
     assert answer.status_code == 411
+    answer = httpx.get(f"{server.url}monitoring", trust_env=False)
+    assert (answer.status_code, answer.text) == (404, "There is no such page here.")
 
 
 NO_IMAGES = {  # more of them are in `tests.images.test_decode`

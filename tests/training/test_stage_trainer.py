@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 
 from promptccd import PromptCCDBModel, PromptCCDModel
 from promptccd.data.options import ViewOptions
@@ -105,6 +106,17 @@ def test_what_an_objective_takes_the_gradient_of_learns_nothing_in_that_epoch(
     ).train()  # fmt: skip
     same = [all(map(torch.equal, before, after)) for before, after in pairwise(heads)]
     assert same == [True, False]
+
+
+def test_a_model_answers_in_its_own_precision_after_mixed_precision(
+    model: PromptCCDModel, unlabelled: StageImages
+) -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    arguments = TrainingArguments(epochs=1, batch_size=len(unlabelled), mixed_precision="bf16")
+    trainer_of(model, unlabelled, Objective, arguments).train()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    pixels, model = torch.randn(2, 3, 16, 16), model.eval()
+    assert torch.equal(model(pixels).features, type(model).forward(model, pixels).features)
 
 
 def test_who_asks_to_stop_gets_the_state_after_that_step(
