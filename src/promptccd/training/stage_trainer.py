@@ -161,7 +161,7 @@ class StageTrainer:
         model: the model, on its device; trained in place.
         context: the training data of the stage.
         kind: class of its objective.
-        callbacks: how to train, followed by whom, and until when.
+        callbacks: the arguments of the training, its callbacks and the request to end it.
         views: training views.
         evaluation_view: deterministic view, for features that an objective asks for.
         accelerator: where and in which precision.

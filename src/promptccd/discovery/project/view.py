@@ -92,7 +92,8 @@ class ProjectView(Project):
             else:  # an image that was forgotten and found again has another id
                 self._by_id = self.rows_by_id(self.photos.rows)
         elif self._columns is not None:
-            self._changed = str(since), self._columns.update(self, changed)
+            rows = self._columns.update(self, changed) if changed else []  # a new name changes no image
+            self._changed = str(since), rows
 
     def columns(self) -> Columns:
         """The group of every photograph, and how sure it is."""
