@@ -10,7 +10,7 @@ from unicodedata import normalize
 import numpy as np
 import pandas as pd
 import pytest
-from datasets import Dataset, Features
+from datasets import ClassLabel, Dataset, Features
 from datasets import Image as ImageFeature
 from PIL import Image
 
@@ -181,6 +181,9 @@ def test_other_words_for_no_label(folder: Path) -> None:
     assert [label for _, label in read(place)] == ["Na", "K", "none", "unknown", "?"]  # sodium is a label
     assert [label for _, label in read(place, na=("unknown", "?"))] == ["Na", "K", "none", "NA"]
     assert [label for _, label in read(place, na=())] == ["Na", "K", "none", "unknown", "NA", "?"]
+    names = ("none", "nan", "cat")  # of a data set that declares them
+    declared = Dataset.from_dict({"label": [0, 1, 2]}, Features({"label": ClassLabel(names=[*names])}))
+    assert read_categories(declared, "label")[1] == names
     ids = write(folder, "path,label", ["0", "1", "-1", "2", "-1", "0"])
     assert [label for _, label in read(ids)] == ["0", "1", "2", "0"]
     with pytest.raises(DataError, match=TEXT["row-2-has-no-label-label"]):

@@ -227,7 +227,7 @@ def test_files_of_strangers_run_nothing_and_are_refused_in_one_line(tmp_path):
     reasons = {
         "none.parquet": TEXT["0-tables-of-numbers-its-columns"],
         "words.npz": TEXT["wordsnpz-cannot-be-read-it-contains"],
-        "features.npy": r"features\.npy",
+        "features.npy": TEXT["nothing-is-at-features"],
     }
     for name in (*sorted(path.name for path in tmp_path.iterdir()), "features.npy"):
         with pytest.raises(DataError, match=reasons.get(name)) as refused:

@@ -18,7 +18,7 @@ SIDE, MARGIN = 600.0, 12.0  # of the drawing
 def choose_points(count: int, seed: int, max_points: int = MAX_POINTS) -> np.ndarray:
     """At most `max_points` random rows of `count`, ascending."""
     order = numpy_generator("map points", seed, 0).permutation(count)
-    return np.sort(order[:max_points]).astype(np.int64)
+    return np.sort(order[:max_points])
 
 
 def layout_of(features: np.ndarray, seed: int) -> np.ndarray:
