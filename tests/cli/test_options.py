@@ -20,7 +20,7 @@ from promptccd.models.configuration import bounds_of
 from promptccd.training.recipe import Recipe, field_types
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "options.txt"
-OF_ACTION = ("dest", "nargs", "metavar", "default", "choices", "required")
+OF_ACTION = ("nargs", "default", "required")
 NUMBERS = (-1, 0, 1, 2, 512, 513, 1000, 1001, 65_535, 65_536, 100_000, 100_001, 10**18 - 1, 10**18)
 WORDS = [*map(str, NUMBERS), "0.5", "auto", "x"]
 
@@ -39,8 +39,10 @@ def _of_command(name: str, parser: argparse.ArgumentParser) -> dict[str, Any]:
     return {
         ",".join(each.option_strings) or each.dest: {
             **{fact: getattr(each, fact) for fact in OF_ACTION},
+            "choices": each.choices and [*each.choices],
             "accepts": each.type and [word for word in WORDS if _accepts(each, word)],
-            "is": (type(each).__name__, bool(each.help), each.dest in shown),
+            "has help": bool(each.help),
+            "shown": each.dest in shown,
         }
         for each in own
     }

@@ -189,7 +189,7 @@ def test_in_a_discovery_prototypes_follow_the_images(found):
     members = registry.members_of(second)
     Project(found).dissolve(second)
     registry = registry_in(found)
-    assert all(key in registry.members for key in members), "they go to the nearest ones"
+    assert all(key in registry.members for key in members), "they go to the nearest categories"
     with pytest.raises(RegistryError, match=TEXT["was-rejected-as-a-category"]):
         Project(found).dissolve(second)
     time = registry.log[-1].time  # UTC, to the second

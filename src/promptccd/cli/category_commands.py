@@ -185,7 +185,7 @@ _ACTIONS = {
         lambda project, to, *images: project.move(images, to),
     ),
     "gather": Action("IMAGE ...", "make a category of images", lambda project, *images: project.gather(images)),
-    "dissolve": Action("ID [none]", "remove a category; its images go to the nearest ones or to none", _dissolve),
+    "dissolve": Action("ID [none]", "remove a category; its images go to the nearest categories or to none", _dissolve),
     "regroup": Action("COUNT", "find fewer or more categories", lambda project, count: project.regroup(count)),
     "aside": Action("ID|IMAGE ...", "ignore a category, with later images like it, or single images", _aside),
     "back": Action("ID", "restore a category that was set aside", lambda project, each: project.restore(each)),

@@ -271,7 +271,7 @@ class ExportFolder:
     def _swap(self) -> None:
         """Put the new folder in its place, and remove the old one; what an export did not make moves along.
 
-        The new folder is complete: it has the last copies too. If it needs a name of what moves along, that stays in
+        The new folder is complete, last copies included. A file whose name it needs does not move along: it stays in
         the old folder, which is then kept next to the new one.
         """
         if self._new.exists():

@@ -511,14 +511,12 @@ def _restoring(table: str, here: Any, target: Any) -> tuple[str, list[Any]]:
     """The statement that makes a row of a table what it was, and its values; `None` is no row."""
     count, columns = ROWS[table]
     if here is None:
-        row = [
-            stored_key(each) if name == "key" else each for name, each in zip(columns, target, strict=True)
-        ]
+        pairs = zip(columns, target, strict=True)
+        row = [stored_key(each) if name == "key" else each for name, each in pairs]
         return f"insert into {table} values({', '.join('?' * len(row))})", row
     if target is None:
-        return f"delete from {table} where {' and '.join(f'{each} = ?' for each in columns[:count])}", here[
-            :count
-        ]
+        keys = " and ".join(f"{each} = ?" for each in columns[:count])
+        return f"delete from {table} where {keys}", here[:count]
     changed = [each for each in zip(columns, here, target, strict=True) if each[1] != each[2]]
     sets = ", ".join(f"{name} = ?" for name, *_ in changed)
     those = " and ".join(f"{name} is ?" for name, *_ in changed)
