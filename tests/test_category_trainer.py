@@ -214,19 +214,6 @@ def test_an_evaluation_without_the_data_says_where_it_could_come_from(
 
 
 @pytest.mark.slow
-def test_held_out_images_are_those_of_the_command(bare: PromptCCDModel, tmp_path: Path, capsys) -> None:
-    images = coloured_images(5, 30)
-    stages = cut(images, held_out=0.3)
-    trainer = CategoryDiscoveryTrainer(bare, arguments(tmp_path / "run"), stages, views=VIEWS)
-    trainer.train()
-    found = trainer.evaluate("inductive")
-    images.save_to_disk(str(tmp_path / "images"))
-    words = ["evaluate", str(tmp_path / "run"), "--protocol", "inductive", "--json"]
-    assert main([*words, "--dataset", str(tmp_path / "images")]) == 0
-    assert found.to_dict() == json.loads(capsys.readouterr().out)
-
-
-@pytest.mark.slow
 def test_a_backbone_of_ones_own_is_kept_in_the_run(bare: PromptCCDModel, tmp_path: Path) -> None:
     with torch.no_grad():
         bare.backbone.layernorm.weight.mul_(1.5)
@@ -269,11 +256,13 @@ def test_what_does_not_go_together_is_refused(
 
 def test_the_recipe_says_what_was_given(tiny_backbone: Path, tmp_path: Path) -> None:
     options = {"images_per_class": 20, "cuts": [(0.8, 0.1, 0.5, 1), (0.5, 0.5, 1), (0.5, 1), (1,)], "seed": 7}
+    options["held_out"] = 0.2
     model = GCDModel.from_pretrained(tiny_backbone, **TINY_HEAD)
     stages = cut(**options)
     recipe = CategoryDiscoveryTrainer(model, arguments(tmp_path / "run", seed=7), stages).recipe
     assert (recipe.model.variant, recipe.model.backbone) == ("promptccd-gcd", str(tiny_backbone))
     assert (recipe.data.dataset, recipe.data.images_per_class) == ("in-memory", 20)
+    assert recipe.data.held_out == 0.2
     assert recipe.data.cuts == [list(map(float, row)) for row in options["cuts"]]
     assert Recipe.from_dict(recipe.to_dict()) == recipe
     digits = StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1])

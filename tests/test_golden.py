@@ -18,22 +18,17 @@ import math
 import os
 import re
 import shutil
-import signal
-import struct
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from tests.messages import TEXT
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # as conftest.py, for who writes the files
 
-import httpx
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -49,6 +44,8 @@ from promptccd.discovery.project import CategoryRegistry
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
 from tests.conftest import TINY_BACKBONE, quick_recipe
+from tests.discovery.page.conftest import Window
+from tests.discovery.page.test_together import served_alone
 
 GOLDEN = Path(__file__).with_name("golden") / "written"
 NEAR = 1e-3
@@ -245,14 +242,6 @@ def picture(kind: int, number: int, side: int = 32) -> np.ndarray:
     return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
-def bitmap(pixels: np.ndarray) -> bytes:
-    """A BMP, whose bytes, and so the key of the image, no library chooses."""
-    height, width, _ = pixels.shape
-    rows = pixels[::-1, :, ::-1].tobytes()
-    head = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, len(rows), 2835, 2835, 0, 0)
-    return b"BM" + struct.pack("<IHHI", 54 + len(rows), 0, 0, 54) + head + rows
-
-
 def album(folder: Path, counts: dict[int, int], first: int) -> Path:
     """Photographs ``<kind>-<number>.bmp``, with spots of their own: no two are of one moment."""
     folder.mkdir()
@@ -261,55 +250,22 @@ def album(folder: Path, counts: dict[int, int], first: int) -> Path:
             spots = np.random.default_rng([kind, number]).integers(-70, 71, (8, 8, 3))
             spots = spots.repeat(4, 0).repeat(4, 1)
             pixels = np.clip(picture(kind, number).astype(int) + spots, 0, 255).astype(np.uint8)
-            (folder / f"{kind}-{number}.bmp").write_bytes(bitmap(pixels))
+            # No library chooses the bytes of such a file, and so the key of the image.
+            Image.fromarray(pixels).save(folder / f"{kind}-{number}.bmp", dpi=(72, 72))
     return folder
 
 
-class Window:
-    """A window of ``promptccd open``."""
-
-    def __init__(self, url: str):
-        place = "{0.scheme}://{0.netloc}".format(urlsplit(url))
-        self._http = httpx.Client(base_url=place, headers={"Origin": place}, timeout=60, trust_env=False)
-        self._http.get(url)  # brings the cookie
-        self.generation = self.get("state")["generation"]
-        self.names = self.get("names?from=0")
-
-    def read(self, path: str, body: Any = None) -> str:
-        answer = self._http.request("GET" if body is None else "POST", f"/api/{path}", json=body)
-        assert answer.status_code == 200, answer.text
-        return answer.text
-
-    def get(self, path: str) -> Any:
-        return json.loads(self.read(path))
-
-    def do(self, do: str, *names: str, **more: Any) -> None:
-        """A correction of the photographs of these names."""
-        rows = [self.names.index(name) for name in names]
-        images = dict(zip(("first", "second"), rows, strict=True)) if do == "answer" else {"images": rows}
-        self.read("edit", {"do": do, "generation": self.generation, **(images if names else {}), **more})
-
-    def group_of(self, name: str) -> int:
-        rows = csv.DictReader(io.StringIO(self.read("groups.csv")))
-        return next(int(row["category"]) for row in rows if row["file"] == name)
-
-    def take_away(self, kind: str) -> None:
-        self.read("export", {"kind": kind})
+def corrected(window: Window, do: str, *files: str, **more: Any) -> None:
+    """A window of ``promptccd open`` sends a correction of the photographs of these names."""
+    names, sent = window.get("names?from=0"), {"do": do, "generation": window.get("state")["generation"]}
+    rows = [names.index(file) for file in files]
+    images = dict(zip(("first", "second"), rows, strict=True)) if do == "answer" else {"images": rows}
+    status, reply = window.do(**sent, **(images if files else {}), **more)
+    assert status == 200, reply
 
 
-@contextmanager
-def opened(project: Path) -> Iterator[Window]:
-    """A window of ``promptccd open`` in a process of its own."""
-    words = [sys.executable, "-m", "promptccd_command", "open", str(project), "--no-browser"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline().decode()
-        yield Window(next(word for word in line.split() if "token=" in word))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-        process.stdout.close()
+def groups_of(window: Window) -> str:
+    return window.ask("/api/groups.csv")[2].decode()
 
 
 # ------------------------------------------------------------------------------------------------ what is held
@@ -366,15 +322,16 @@ def write_project(here: Path) -> Written:
     keep("stage2/kept", registry_files(out / ".promptccd"))
 
     discover(3)
-    with opened(out) as window:
-        window.do("gather", "2-12.bmp", "2-20.bmp", "3-30.bmp", name="chosen ones")
-        window.do("answer", "0-10.bmp", "4-30.bmp", same=False)
-        window.do("answer", "4-31.bmp", "0-30.bmp", same=True)
-        window.do("confirm", "4-32.bmp")
-        window.do("dissolve", category=window.group_of("1-10.bmp"))
-        texts["window/groups.csv"] = window.read("groups.csv")
+    with served_alone(out) as (_, window):
+        corrected(window, "gather", "2-12.bmp", "2-20.bmp", "3-30.bmp", name="chosen ones")
+        corrected(window, "answer", "0-10.bmp", "4-30.bmp", same=False)
+        corrected(window, "answer", "4-31.bmp", "0-30.bmp", same=True)
+        corrected(window, "confirm", "4-32.bmp")
+        groups = {row["file"]: row["category"] for row in csv.DictReader(io.StringIO(groups_of(window)))}
+        corrected(window, "dissolve", category=int(groups["1-10.bmp"]))
+        texts["window/groups.csv"] = groups_of(window)
         for kind in ("sidecars", "publish"):
-            window.take_away(kind)
+            assert window.ask("/api/export", {"kind": kind})[0] == 200
     for kind in ("sidecars", "publish"):
         keep(f"window/{kind}", exported(out / kind))
     correct("merge", blue, red)

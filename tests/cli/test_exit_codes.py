@@ -371,22 +371,6 @@ def test_json_is_json_whatever_the_numbers() -> None:
     assert json.loads(text) == {"a": None, "b": [None, 1.5, [None]], "é": "☃"}
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["predict", "nothing", "nothing"],
-        ["evaluate", "nothing"],
-        ["audit", "--benchmark", "nothing"],
-        ["split", "nothing"],
-    ],
-)
-def test_a_command_that_fails_prints_no_json(words: list[str]) -> None:
-    ended = run_forked([*words, "--json"])
-    assert ended.code == 2
-    assert ended.out == ""
-    assert len(ended.err.splitlines()) == 1
-
-
 def test_debug_shows_the_traceback_and_ends_with_the_same_code() -> None:
     ended = run_forked(["evaluate", "nothing", "--debug"])
     assert ended.code == 2

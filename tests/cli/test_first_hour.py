@@ -31,16 +31,6 @@ def test_python_runs_the_package_as_the_command():
     assert ended.stdout.startswith("promptccd ")
 
 
-@pytest.mark.parametrize(
-    "words", [["train"], ["split"], ["train", "--epochs", "1"], ["split", "--class_blocks", "2", "1"]]
-)
-def test_without_images_they_are_asked_for(words, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    assert TEXT["which-images-give-a-folder"] in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     for kind in range(3):

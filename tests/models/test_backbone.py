@@ -74,6 +74,7 @@ def test_a_run_is_trained_saved_loaded_predicted_and_explained(
     explained = explain_image(model, load_view(stage), pictures[0])
     assert explained.attention.shape == (4, 2, 2)
     assert (explained.prompts is None) == (model.num_prompts == 0)
+    assert (explained.parts is None) == (model.part_labeller is None)
     assert main(["verify", str(tmp_path / "run"), "--json"]) == 0
     assert not any(check["problem"] for check in json.loads(capsys.readouterr().out))
 

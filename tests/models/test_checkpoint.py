@@ -44,7 +44,7 @@ from promptccd.pipeline import CategoryDiscoveryPipeline
 from tests.conftest import TINY_BACKBONE
 from tests.messages import TEXT
 from tests.models.finished import BACKBONES, DEEPER
-from tests.models.hostile import GAUSSIAN_NUMBERS, sharded
+from tests.models.hostile import sharded
 from tests.runs.test_variants import in_a_fork
 
 # Configurations and processors as they stand on the Hub, but for their sizes.
@@ -163,20 +163,36 @@ def test_a_checkpoint_comes_back_with_its_class_and_fields_and_without_code(
     assert not any(hasattr(found.config, key) for key in steering)
 
 
-GAUSSIANS = {"ids": [0, 4, 1], **dict.fromkeys(GAUSSIAN_NUMBERS, 0.9), "num_known": 2}
+GAUSSIANS = {
+    "ids": [0, 4, 1], "num_known": 2, "known_share": 0.9, "temperature": 0.9, "sharpness": 0.9, "balance": 0.9,
+}  # fmt: skip
+SPREAD = {"typical": 1.0, "reach": 2.0, "border": 3.0, "slope": 4.0, "temperature": 0.1, "separation": 0.95}
+COUNT = {"count": 2, "low": 1, "high": 3, "method": "x", "margin": "y"}
 
 
 @pytest.mark.parametrize(
     ("key", "accepted", "refused"),
     [
-        ("category_ids", [[5, 2**53 - 1]], [[5, -1], [5, 2**53], [5, 5], [True, 5], [1.0, 5], ["1", 5], [5], 7]),
+        ("category_ids", [[5, 2**53 - 1]],
+            [[5, -1], [5, 2**53], [5, 5], [True, 5], [1.0, 5], ["1", 5], [5], 7, [*range(100_001)]]),
         ("category_names", [["a" * 1000, "\u200d\xa0"]], [
             ["a", "a" * 1001], ["a", "b\u2028c"], ["a\0", "b"], ["a\x9f", "b"], ["a\u2029", "b"], [1, 2],
+            ["a", "\x1b]0;owned\x07"], ["a", "b\nc"],
         ]),
-        ("vision_config", [None, {}, {"model_type": "vit"}], [[1], {"model_type": 3}, {"hidden_size": 0}]),
+        ("vision_config", [None, {}, {"model_type": "vit"}], [[1], {"model_type": 3}, *(
+            {"hidden_size": 32, "num_attention_heads": 4, key: value} for key, values in {
+                "hidden_size": [0, 10**7, -32, 32.0, "32", True, None, [32]], "num_hidden_layers": [10**12, -1],
+                "num_attention_heads": [0, 5], "mlp_ratio": [10**7, -4], "image_size": [10**6, 4, [16, 16]],
+                "patch_size": [0, -8], "num_channels": [10**9, 4], "layer_norm_eps": [0, -1.0],
+                "drop_path_rate": [7], "hidden_act": [["gelu"]], "qkv_bias": ["yes"],
+            }.items() for value in values
+        )]),
         ("torch_dtype", ["float32", "bfloat16", None], ["int8", "system", {"": "float32"}]),
-        ("count_estimate", [None], [{}, 3]),
-        ("spread", [None], [{}, 3, {"reach": 1.0}]),
+        ("stage", [0, None], ["newest"]),
+        ("native_categories", [[-1, 0]], [7, [0, 1, 4, 9, 0, 0], [2**70], ["0"]]),
+        ("count_estimate", [None, COUNT], [{}, 3, COUNT | {"low": 3, "high": 1}]),
+        ("spread", [None, SPREAD],
+            [{}, 3, [1.0], {"reach": 1.0}, SPREAD | {"reach": 0}, SPREAD | {"slope": "steep"}, SPREAD | {"more": 1}]),
         ("gaussians", [None, GAUSSIANS], [{}, 3, *(
             GAUSSIANS | change for change in (
                 {"ids": []}, {"ids": [1, 1]}, {"ids": 3}, {"num_known": 4}, {"num_known": 0}, {"num_known": 1.0},
@@ -291,17 +307,27 @@ def processor_of(folder: Path, **values: Any) -> Any:
 @pytest.mark.parametrize(
     ("key", "accepted", "refused"),
     [
-        ("size", [18, 1, 2048, {"height": 1, "width": 2048}, None], [0, 2049, True, 18.0, {}, "18"]),
-        ("crop_size", [{"height": 2032, "width": 16}], [{"height": 2049, "width": 16}, {"height": 15, "width": 16}]),
-        ("image_mean", [[-1000, 0.5, 1e3]], [[0, 0, -1000.5], [1e3 + 1, 0, 0], [True, 0, 0], ["0"] * 3, [0.5] * 4]),
-        ("image_std", [[1e-3, 0.5, 1000]], [[0.0009, 1, 1], [1, 1, 1000.5], [0.5, 0.5]]),
+        ("size", [18, 1, 2048, {"height": 1, "width": 2048}, None],
+            [0, 2049, True, 18.0, {}, "18", -4, {"shortest_edge": 0}, {"longest_edge": 18}, {"height": 18}]),
+        ("crop_size", [{"height": 2032, "width": 16}],
+            [{"height": 2049, "width": 16}, {"height": 15, "width": 16}, {"height": 16.5, "width": 16}]),
+        ("image_mean", [[-1000, 0.5, 1e3]],
+            [[0, 0, -1000.5], [1e3 + 1, 0, 0], [True, 0, 0], ["0"] * 3, [0.5] * 4, [0.5], "grey"]),
+        ("image_std", [[1e-3, 0.5, 1000]],
+            [[0.0009, 1, 1], [1, 1, 1000.5], [0.5, 0.5], [0.5, 0.0, 0.5], [0.5, -1.0, 0.5], [True] * 3]),
         ("resample", [0, 2, 5, None], [-1, 6, "2"]),
         ("do_center_crop", [True], ["no", 0, False]),
         ("do_evil", [None, True], []),
+        ("do_resize", [False], []),
+        ("do_normalize", [False], []),
+        ("do_rescale", [7], []),
+        ("do_pad", [True], []),
+        ("rescale_factor", [0.0, 1e30], []),
+        ("__call__", ["evil"], []),
         ("auto_map", [{"AutoImageProcessor": "evil.Evil"}], []),
         (
             "image_processor_type", ["ViTImageProcessorFast", "BitFeatureExtractor"],
-            ["Evil", "BitImageProcessorEvil", 3, ["BitImageProcessor"], None],
+            ["Evil", "CLIPImageProcessor", "BitImageProcessorEvil", 3, ["BitImageProcessor"], None],
         ),
     ],
 )  # fmt: skip

@@ -27,18 +27,14 @@ NAME = "transformers_tests"
 
 
 def fetched() -> ModuleType:
-    """Their module of common tests, fetched if it is not in the cache.
-
-    Raises:
-        OSError: the package index cannot be reached, or has no source of this version.
-    """
+    """Their module of common tests, fetched if it is not in the cache; ends the program where it cannot be had."""
     version = transformers.__version__
     folder = CACHE / version
     if not (folder / NAME).is_dir():
         words = ["download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", ":all:"]
         pip = [sys.executable, "-m", "pip", *words, f"transformers=={version}", "--dest", str(folder)]
         if subprocess.run(pip).returncode:
-            raise OSError(f"pip found no source of transformers {version}: run the same with a network")
+            sys.exit(f"pip found no source of transformers {version}: run the same with a network")
         inside, new = f"transformers-{version}/tests/", folder / f"{NAME}.new"
         with tarfile.open(folder / f"transformers-{version}.tar.gz") as archive:
             for member in archive.getmembers():
@@ -52,7 +48,7 @@ def fetched() -> ModuleType:
             return importlib.import_module(f"{NAME}.test_modeling_common")
         except ModuleNotFoundError as error:
             if not (error.name or "").startswith(f"{NAME}."):
-                raise OSError(f"their tests need {error.name}: pip install {error.name}") from error
+                sys.exit(f"their tests need {error.name}: pip install {error.name}")
             print(f"left out, since no source distribution has it: {error.name}")
             sys.modules[str(error.name)] = without(str(error.name))
 
@@ -97,29 +93,18 @@ def main() -> int:
     """Print a line for every case, then what failed; 1 if something failed that should not."""
     parser = argparse.ArgumentParser(prog="python -m tests.peers", description=__doc__)
     parser.add_argument("cases", nargs="*", help=f"some of {', '.join(CASES)}; all by default")
-    given = parser.parse_args().cases
-    if strange := set(given) - set(CASES):
-        parser.error(f"no case is called {', '.join(sorted(strange))}: take some of {', '.join(CASES)}")
+    given = parser.parse_args().cases or [*CASES]
     logging.disable(logging.WARNING)  # they set keys that no configuration of ours has, and this is said
     transformers.utils.logging.disable_progress_bar()
-    try:
-        common = fetched()
-    except OSError as error:
-        parser.exit(1, f"{error}\n")
+    common, failed = fetched(), dict[str, list[str]]()
     control = run(common, CONTROL)
-    columns = ("pass", "skip", "by design", "as the control", "FAIL")
-    print(f"{'':32}" + "".join(f"{each:>16}" for each in columns))
-    first = Counter(said if said in ("pass", "skip") else "FAIL" for said in control.values())
-    print(f"{CONTROL:32}" + "".join(f"{first[each]:16}" for each in columns))
-    failed: dict[str, list[str]] = {}
-    for name in given or CASES:
-        found = run(common, name)
+    for name in (CONTROL, *given):
+        found = control if name == CONTROL else run(common, name)
         sorts = {test: sort_of(test, said, control) for test, said in found.items()}
-        counted = Counter(sorts.values())
-        print(f"{name:32}" + "".join(f"{counted[each]:16}" for each in columns), flush=True)
-        for test, sort in sorts.items():
-            if sort == "FAIL":
-                failed.setdefault(test, []).append(f"{name}: {found[test]}")
+        counted = ", ".join(f"{count} {sort}" for sort, count in sorted(Counter(sorts.values()).items()))
+        print(f"{name:32}{counted}", flush=True)
+        for test in (test for test, sort in sorts.items() if sort == "FAIL"):
+            failed.setdefault(test, []).append(f"{name}: {found[test]}")
     for test, reason in BY_DESIGN.items():
         print(f"by design, {test}: {reason}.")
     for test, cases in failed.items():

@@ -93,7 +93,7 @@ class Tester:
 
 def made(common: ModuleType, name: str) -> type[unittest.TestCase]:
     """The class of a case, or the control, with the common tests of transformers."""
-    method, kind, finished = CASES.get(name, (None, "dinov2", False))
+    method, kind, finished = (None, "dinov2", False) if name == CONTROL else CASES[name]
     model = Dinov2Model if method is None else METHODS[method.partition(":")[0]].model
 
     def set_up(self: Any) -> None:

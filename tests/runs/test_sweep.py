@@ -1,7 +1,6 @@
 """A grid of trainings: planned whole, the same bytes as alone, and one failure or kill costs nobody else anything."""
 
 import json
-import math
 import os
 import shlex
 import shutil
@@ -9,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,7 +20,7 @@ import pytest
 from promptccd import reports
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings
-from promptccd.errors import InterruptedRunError, RunError
+from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.locks import FolderLock
 from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep, states_of
@@ -170,6 +168,9 @@ def test_a_cell_is_finished_when_it_is_whole_of_its_data_and_cleaned_up(begun: l
     assert cell.is_done({cell.name: "finished"}) and not cell.is_done({cell.name: "begun"})
     elsewhere = replace(cell.recipe, data=replace(cell.recipe.data, dataset="elsewhere"))
     assert not replace(cell, recipe=elsewhere).finished()
+    longer = replace(cell.recipe, training=replace(cell.recipe.training, epochs=9))
+    with pytest.raises(RunError, match="quick-seed1 was made with other settings"):
+        states_of([replace(cell, recipe=longer)])
     cell.run.write("baselines.json", {"raw pixels": score})
     cell.run.write("score-native.json", score)
     scorings, engine = [ProtocolScoring("cacc"), ProtocolScoring("native")], in_threads()
@@ -219,58 +220,6 @@ def test_a_cell_is_what_training_alone_gives(recipes: Path, undisturbed: Path, t
     assert run_sweep(plan(recipes, undisturbed), undisturbed).scores["tiny-seed2"] == score
 
 
-@pytest.mark.slow
-def test_a_failed_cell_stops_no_other(recipes: Path, tmp_path: Path, capsys) -> None:
-    command = [
-        "sweep", "--config", str(recipes / "tiny.yaml"), "--seeds", "1", "2", "--out", str(tmp_path / "out"),
-        "--set", "learning_rate=1e30,0.05", "kmeans_restarts=1,2", "--epochs", "1", "--baselines",
-        "--class_blocks", "4", "1", "--cuts", "[[0.7, 1.0], [1.0]]",
-    ]  # fmt: skip
-    assert main(command) == 1
-    printed = capsys.readouterr()
-    table = (tmp_path / "out" / "table.md").read_text()
-    finished = "tiny-learning_rate=0.05-kmeans_restarts=2"
-    failed = "tiny-learning_rate=1e+30-kmeans_restarts=1-seed2"
-    assert f"missing: {failed}: DivergedError: " in printed.out
-    assert f"4 of 8 cells failed: {failed.replace('seed2', 'seed1')}, {failed}" in printed.err
-    assert f"missing: {failed}: DivergedError" in table
-    averages = [
-        RunDirectory(tmp_path / "out" / f"{finished}-seed{seed}").results.average["all"] for seed in (1, 2)
-    ]
-    mean, std = sum(averages) / 2, abs(averages[0] - averages[1]) / math.sqrt(2)
-    written = json.loads((tmp_path / "out" / "report" / "report.json").read_text())
-    (row,) = [each for each in written["sections"]["averages"] if each["variant"] == finished]
-    assert (row["all"], row["all_std"]) == (pytest.approx(mean, abs=1e-3), pytest.approx(std, abs=1e-3))
-    assert f"| {finished} | {mean:.1f} ± {std:.1f} |" in table
-    rows = {row["variant"]: row["runs"] for row in written["sections"]["averages"]}
-    baselines = [name for name in rows if name.startswith(("raw pixels", "frozen backbone"))]
-    assert [rows[name] for name in baselines if not name.endswith("native prediction")] == [
-        2
-    ] * 4  # clustered with one restart and with two
-    assert (tmp_path / "out" / "report" / "index.html").exists()
-    stamp = (tmp_path / "out" / f"{finished}-seed1" / "baselines.json").stat().st_mtime_ns
-    assert main([*command, "--dry-run", "--json"]) == 0
-    states = {cell["cell"]: cell["state"] for cell in json.loads(capsys.readouterr().out)}
-    assert (states[failed], states[f"{finished}-seed1"]) == ("begun", "finished")
-    assert main([*command, "--jobs", "2"]) == 1
-    assert (tmp_path / "out" / f"{finished}-seed1" / "baselines.json").stat().st_mtime_ns == stamp
-    assert (tmp_path / "out" / "table.md").read_text() == table
-
-
-@pytest.mark.slow
-def test_another_grid_in_the_same_folder_extends_it_or_is_refused(
-    recipes: Path, undisturbed: Path, caplog
-) -> None:
-    with pytest.raises(RunError, match=TEXT["tiny-seed1-was-made-with-other"]):
-        run_sweep(plan(recipes, undisturbed, training={"epochs": 3}), undisturbed)
-    with pytest.raises(RunError, match=TEXT["is-the-run-of-one-training"]):
-        run_sweep(plan(recipes, undisturbed), undisturbed / "tiny-seed1")
-    stamp = (undisturbed / "tiny-seed1" / "train.log").stat().st_mtime_ns
-    grown = run_sweep(plan(recipes, undisturbed, names=("tiny", "tiny-gcd"), seeds=(1,)), undisturbed)
-    assert list(grown.groups) == ["tiny", "tiny-gcd"]
-    assert (undisturbed / "tiny-seed1" / "train.log").stat().st_mtime_ns == stamp
-
-
 def crash_or_train(recipe: Recipe) -> None:
     """End seed 1 as the operating system ends a process that took too much memory."""
     if recipe.training.seed == 1:
@@ -288,26 +237,6 @@ def test_a_cell_that_is_killed_takes_nothing_along(
     assert "tiny-seed1: FAILED, see" in caplog.text
     assert list(result.scores) == ["tiny-seed2"]
     assert stage_hashes(cells[1].path) == stage_hashes(undisturbed / "tiny-seed2")
-
-
-@pytest.mark.slow
-def test_ctrl_c_saves_the_cell_at_work_and_the_same_call_goes_on(
-    recipes: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    cells = plan(recipes, tmp_path)
-
-    def interrupt() -> None:
-        while not (tmp_path / "tiny-seed1" / "stage0").exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(InterruptedRunError, match=TEXT["of-2-cells-are-finished"]) as error:
-        run_sweep(cells, tmp_path)
-    assert error.value.exit_code == 128 + signal.SIGINT
-    assert not (tmp_path / "tiny-seed2").exists()
-    assert run_sweep(cells, tmp_path).failures == {}
-    assert hashes(cells) == hashes(plan(recipes, undisturbed))
 
 
 @pytest.mark.slow

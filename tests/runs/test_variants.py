@@ -1,6 +1,5 @@
 """Every variant through the same loop: interrupted anywhere, loaded from any stage, evaluated and explained."""
 
-import itertools
 import json
 import os
 import re
@@ -14,21 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import load_from_disk
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoModel
 
 from promptccd.cli.main import main
-from promptccd.clustering import calibrated
 from promptccd.errors import InterruptedRunError
 from promptccd.evaluation import ContinualScore
-from promptccd.models.assignment import two_shares
 from promptccd.runs import RunDirectory, RunEvaluation, explain_image, load_model, load_view, train_run
 from promptccd.runs.predict import Explanation
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer
+from tests.models.finished import write_backbone, write_stage
 from tests.runs.test_resume import stage_hashes
 
 Values = dict[str, dict]
@@ -172,68 +169,6 @@ def test_stages_are_the_same_however_a_run_is_interrupted_and_killed(
     assert scored == whole.to_dict()["stages"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [45, 130])
-def test_a_kill_while_a_stage_fits_the_calibrated_mixture_changes_no_byte(
-    step: int, recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a step of expectation-maximisation, of which a stage has two times `STEPS` and one to predict."""
-    values = merged(recipe_values, VARIANTS["gcd"])
-    train_run(in_folder(values, tmp_path / "whole"))
-
-    def train_until_killed() -> None:
-        steps = itertools.count(1)
-
-        def killed_when_due(*given: Any) -> torch.Tensor:
-            if next(steps) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return two_shares(*given)
-
-        monkeypatch.setattr(calibrated, "two_shares", killed_when_due)
-        train_run(in_folder(values, tmp_path / "killed"))
-
-    assert in_a_fork(train_until_killed) == -signal.SIGKILL
-    assert not RunDirectory(tmp_path / "killed").stage(3).exists()
-    train_run(in_folder(values, tmp_path / "killed"))
-    assert stage_hashes(tmp_path / "killed") == stage_hashes(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_explanations_of_every_variant(variant: Values, image_folder: Path, tmp_path: Path, capsys) -> None:
-    brief = {"data": {"class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}, "training": {"epochs": 1}}
-    train_run(in_folder(merged(variant, brief), tmp_path / "run"))
-    stage = tmp_path / "run" / "stage1"
-    picture = tmp_path / "picture.png"
-    load_from_disk(str(image_folder))[0]["image"].save(picture)
-    out = tmp_path / "why"
-    assert main(["explain", str(stage), str(picture), "--out", str(out), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    arrays = np.load(out / "arrays.npz")
-    assert arrays["attention"].shape == (4, 4, 4)
-    assert (arrays["attention"].sum(axis=(1, 2)) < 1).all()  # [CLS] also attends to itself
-    assert printed == json.loads((out / "explanation.json").read_text())
-
-    model = load_model(stage)
-    explanation = explain_image(model, load_view(stage), picture)
-    with_parts = model.part_labeller is not None
-    assert explanation.category == printed["category"]
-    assert (explanation.parts is not None) == with_parts
-    assert Image.open(out / "overlay.png").size == (336 * (3 if with_parts else 2), 336)
-    if with_parts:
-        assert explanation.parts.shape == (4, 4)
-        assert sum(printed["patches_per_part"].values()) == 16
-        size = model.config.pool_size
-        assert np.array_equal(explanation.prompts // size, np.repeat(explanation.parts[..., None], 2, axis=2))
-    if explanation.prompts is not None:
-        assert explanation.prompts.shape == explanation.scores.shape
-        assert sum(row["times"] for row in printed["prompts"]) == explanation.prompts.size
-        for row in printed["prompts"] if model.mixture is not None else []:
-            number, name = row["prompt"].removeprefix("component ").split(", ", 1)
-            assert name == model.config.id2label[model.config.component_categories[int(number)]]
-    else:
-        assert model.config.model_type == "promptccd-gcd"
-
-
 def test_an_explanation_in_words_numbers_and_colours(trained_run: Path, tmp_path: Path) -> None:
     """Prompts by how often they acted, then by how well they fit; part 0 is the background and has no colour."""
     prompts, scores = np.array([[[0, 1], [4, 1]], [[7, 0], [4, 1]]]), np.arange(8).reshape(2, 2, 2) / 8
@@ -270,6 +205,16 @@ def test_an_explanation_in_words_numbers_and_colours(trained_run: Path, tmp_path
     assert [path.name for path in made.save(tmp_path)] == ["explanation.json", "arrays.npz", "overlay.png"]
     assert json.loads((tmp_path / "explanation.json").read_text()) == made.to_dict()
     assert set(np.load(tmp_path / "arrays.npz")) == {"attention", "prompts", "scores"}
+
+
+def test_an_explanation_by_parts_has_a_part_and_prompts_of_it_for_every_patch(tmp_path: Path) -> None:
+    stage = write_stage("promptccd-pp", write_backbone("dinov2", tmp_path / "bare"), tmp_path / "stage")
+    model = load_model(stage)
+    found = explain_image(model, load_view(stage), Image.new("RGB", (20, 20), "red"))
+    assert found.parts.shape == (2, 2) and sum(found.to_dict()["patches_per_part"].values()) == 4
+    assert found.prompts.shape == found.scores.shape == (2, 2, model.config.prompts_per_patch)
+    assert (found.prompts // model.config.pool_size == found.parts[..., None]).all()
+    assert found.overlay().size == (336 * 3, 336)
 
 
 @pytest.mark.parametrize(
