@@ -91,6 +91,10 @@ class DataError(PromptCCDError, ValueError):
     """The data set cannot be read or cut into the requested stages."""
 
 
+class ForeignTableError(DataError):
+    """A file is no table, or lacks the columns that are needed: it may be another program's."""
+
+
 class SplitMismatchError(PromptCCDError):
     """A run meets data other than the data it was made with."""
 

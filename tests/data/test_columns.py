@@ -15,8 +15,8 @@ from datasets import Image as ImageFeature
 from PIL import Image
 
 from promptccd.data import StageStream
-from promptccd.data.labels import DETECTED, Layout, read_categories
-from promptccd.data.tables import open_images, read_columns
+from promptccd.data.labels import DETECTED, Layout, read_categories, read_columns
+from promptccd.data.tables import open_images
 from promptccd.errors import DataError
 from tests.messages import TEXT
 
@@ -83,15 +83,16 @@ def test_columns_with_other_names_are_found_by_their_content(folder: Path, caplo
 
 
 @pytest.mark.parametrize(("first", "second"), [("mask", "image"), ("image", "mask"), ("photo", "mask")])
-def test_of_several_columns_of_images_the_one_called_image_is_read(first: str, second: str) -> None:
+def test_of_several_columns_of_images_the_one_called_image_is_read(first: str, second: str, caplog) -> None:
+    caplog.set_level(logging.INFO)
     table = Dataset.from_dict(
         {first: [Image.new("L", (2, 2), 1)], second: [Image.new("L", (2, 2), 2)]},
         features=Features({first: ImageFeature(), second: ImageFeature()}),
     )
     if "image" in (first, second):
-        found, notes = read_columns(table, "out", labelled=False)
+        found = read_columns(table, "out", labelled=False)
         assert found["image"][0].getpixel((0, 0)) == [first, second].index("image") + 1
-        assert notes == ["column 'image' is read and not 'mask'"]
+        assert caplog.messages == ["out: column 'image' is read and not 'mask'."]
         return
     said = "'out' has 2 columns of images: photo, mask. Name one of them image"
     for layout, more in ((DETECTED, ""), (Layout(), ", or set --image_column")):

@@ -54,8 +54,8 @@ def cut(
 )
 def test_counts_and_old_shares_of_the_paper(blocks: list, each: int, images: list, shares: list) -> None:
     _, split = cut(blocks, each)
-    assert [count.images for count in split.counts] == images
-    assert [count.old_share for count in split.counts[1:]] == shares
+    assert [count.images for count in split.stages] == images
+    assert [count.old_share for count in split.stages[1:]] == shares
 
 
 def test_every_image_is_used_once_and_stays_when_other_categories_change() -> None:
@@ -112,9 +112,10 @@ def test_a_stream_is_a_sequence(stages: StageStream) -> None:
 def test_an_unlabelled_stage_has_nothing_to_read_a_label_from(stages: StageStream) -> None:
     for stage in stages[1:]:
         for images in (stage.images, stage.images.whole):
-            kept = {"_table", "_column", "_roots", "decoding", "whole", "rows", "name"}
+            kept = {"table", "_table", "_column", "_roots", "decoding", "whole", "rows", "name", "left_out"}
             assert set(vars(images)) in (kept, {*kept, "_paths"})  # of files; these images are in memory
-            assert images._table.column_names == [images._column]
+            assert images.table.column_names == images._table.column_names == [images._column]
+            assert not images.left_out
         assert stage.images._table.column_names == ["image"]
         assert not any("label" in name for name in vars(stage))
     truth = stages.evaluation_labels(stages[2])
@@ -226,7 +227,7 @@ def test_counts_of_the_setting() -> None:
     """32,000 labelled; 2,000 known images a session beside 1,500 novel ones more each time."""
     labels, split = cut(FIVE, 500, "sessions")
     assert [len(ids) for ids in split.sample_ids] == [32000, 3500, 5000, 6500, 8000]
-    assert [count.classes for count in split.counts] == [80, 85, 90, 95, 100]
+    assert [count.classes for count in split.stages] == [80, 85, 90, 95, 100]
     assert [int(np.sum(labels[ids] < 80)) for ids in split.sample_ids[1:]] == [2000] * 4
     drawn = np.unique(np.concatenate(split.sample_ids))
     assert np.array_equal(np.flatnonzero(labels >= 0), drawn) and len(drawn) < len(labels)

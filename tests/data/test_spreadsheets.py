@@ -162,8 +162,11 @@ def test_what_was_taken_for_granted_is_said(folder: Path, caplog: pytest.LogCapt
     listed = folder / "list.csv"
     listed.write_bytes("name;path;label;image\nx;a.png;heron;gone.png\ny;b.png;tit;\n".encode("utf-16"))
     assert load_images(str(listed))["label"][:] == ["heron", "tit"]
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert TEXT["utf-16-divided-by-semicolons-column"] in said
+    assert caplog.messages == [
+        "list.csv: UTF-16, divided by semicolons.",
+        f"{listed}: column 'path' is read and not 'image'.",
+        f"{listed}: column 'label' is read and not 'name'.",
+    ]
     listed.write_text("path,label\na.png,heron\n")
     caplog.clear()
     load_images(str(listed))

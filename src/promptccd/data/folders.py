@@ -4,6 +4,7 @@ A category is a folder at the first level, and deeper images belong to it. The f
 folders have names of splits, or if all of them have equal sub-folders.
 """
 
+import logging
 import os
 import re
 from collections import Counter, defaultdict
@@ -16,7 +17,7 @@ from unicodedata import normalize
 
 from promptccd import systems
 from promptccd.data.labels import SPLITS
-from promptccd.data.names import display_name, folder_reason, leftovers, system_reason
+from promptccd.data.names import IMAGE_SUFFIXES, display_name, folder_reason, leftovers, system_reason
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource, Stamp, inside
 from promptccd.disk import CHECKSUMS, EXPORTED, PROJECT
 from promptccd.errors import DataError, nothing_at
@@ -25,7 +26,8 @@ from promptccd.images.files import first_bytes, read_regular_file
 from promptccd.images.kinds import FIRST_BYTES, is_heif, why_skipped
 from promptccd.images.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, SkippedFileError
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
+logger = logging.getLogger(__name__)
+
 _OUR_FOLDERS = {  # by the names that are all in such a folder
     (EXPORTED,): "made by an export of groups",
     (PROJECT,): "groups that promptccd keeps",
@@ -176,13 +178,11 @@ class FolderFiles:
         images: paths of images, in the order of the source.
         left_out: why each other file is no image, by path.
         damaged: paths with the suffix of an image.
-        notes: how the levels of folders are read, where that is a guess.
     """
 
     images: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
 
     def require_readable(self, folder: str | os.PathLike[str]) -> None:
         """Refuse, with a `DataError`, a folder with more than half of its images unusable."""
@@ -198,7 +198,7 @@ class FolderFiles:
         """What a folder holds, of which these rows are used."""
         reasons = [f"{reason} ({count})" for reason, count in Counter(self.left_out.values()).most_common(4)]
         what = "images with a category" if not rows or rows[0][1] else "images"
-        parts = [f"{len(rows) + len(self.left_out)} files found: {len(rows)} {what}", *self.notes]
+        parts = [f"{len(rows) + len(self.left_out)} files found: {len(rows)} {what}"]
         parts += [f"{len(self.left_out)} left out: {'; '.join(reasons)}"] * bool(self.left_out)
         return "; ".join([*parts, *[FOLLOWED] * (OUTSIDE in self.left_out.values())])
 
@@ -296,7 +296,8 @@ def by_category(
         )
     what = f"{str(folder)!r} holds {', '.join(map(display_name, first_level))}, "
     category, split, note = _levels_of(first_level, list(parts.values()), top)
-    files.notes += [note] * bool(note)
+    if note:
+        logger.info("%s: %s.", display_name(str(folder)), note)
     if split == 0 and not any(len(names) > 2 for names in parts.values()):
         raise DataError(
             f"{what}which are parts of a data set and no categories, and no folder in them says which category an "
@@ -315,7 +316,7 @@ def by_category(
             part = "train" if split is None else _split_called(names[split])
             rows.append((path, normalize("NFC", names[category]), part))
     if deeper:
-        files.notes.append(f"{deeper} images lie deeper, and count for the folder of their category")
+        logger.info("%d images lie deeper, and count for the folder of their category.", deeper)
     return rows
 
 

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -43,8 +43,10 @@ class ImageRows:
         roots: folders that may contain the files that rows name; by default the download folders.
         decoding: how they become pixels.
         name: of their place, for messages.
+        left_out: why further files of a folder are no rows, by path.
 
     Attributes:
+        table: the data set; of a part of them, its column of images alone.
         whole: the images that these are a part of, and copies are kept of together; by default themselves.
         rows: which of them these are, ``(N,)``.
 
@@ -58,8 +60,10 @@ class ImageRows:
         roots: Sequence[str | os.PathLike[str]] | None = None,
         decoding: Decoding | None = None,
         name: str = "",
+        left_out: Mapping[str, str] | None = None,
     ):
-        self.name, self.decoding = name, decoding or Decoding()
+        self.table, self.name, self.left_out = table, name, left_out or {}
+        self.decoding = decoding or Decoding()
         self._column = image_column_of(table)
         table = table.with_format(None).select_columns([self._column])
         self._table = table.cast_column(self._column, datasets.Image(decode=False))

@@ -1,20 +1,23 @@
 """Layout of a table of images: the columns of images, labels and splits, and the categories that labels name."""
 
 import logging
+import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal
+from unicodedata import normalize
 
 import numpy as np
-from datasets import ClassLabel, Dataset, Image
+from datasets import ClassLabel, Dataset, Image, Value
 from pandas._libs.parsers import STR_NA_VALUES
 
-from promptccd.data.names import display_name
-from promptccd.errors import DataError
+from promptccd.data.names import IMAGE_SUFFIXES, display_name, is_of_windows
+from promptccd.errors import DataError, ForeignTableError
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +41,9 @@ LABEL_COLUMNS = (
 SPLIT_COLUMNS = (
     "split", "subset", "fold", "partition", "set", "phase", "usage", "istrain", "istraining", "istrainingimage",
 )  # fmt: skip
+COLUMNS = (*IMAGE_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, STREAM)
+_PATHS = "path of the image"  # column while a table is read
+_PROBED = 50  # rows that determine the content of a column without a usual name
 SPLITS = {
     "train": "train", "training": "train", "trn": "train", "test": "test", "testing": "test", "tst": "test",
     "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation",
@@ -119,19 +125,201 @@ def image_column_of(dataset: Dataset) -> str:
     return found[0]
 
 
-def split_column_of(columns: Mapping[str, Sequence[Any]]) -> tuple[list[str], str]:
-    """The split of every row by a column with words such as train and test, or no row; and what to report."""
+def split_column_of(name: str, columns: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The split of every row of a table by a column with words such as train and test, or no row."""
     for column, cells in columns.items():
         words = ["" if each is None else str(each).strip() for each in cells]
         known = _YES_NO if plain(column).startswith("istrain") else SPLITS
         if any(word.casefold() in known for word in words):
             splits = [known.get(word.casefold(), word) for word in words]
-            counts = [f"{name or 'empty'} {count}" for name, count in Counter(splits).most_common()]
-            return splits, f"column {column!r} divides the rows: {', '.join(counts)} (--split chooses)"
+            counts = ", ".join(f"{each or 'empty'} {count}" for each, count in Counter(splits).most_common())
+            logger.info("%s: column %r divides the rows: %s (--split chooses).", name, column, counts)
+            return splits
         if 1 < len(set(words)) <= max(2, len(words) // 2):
             shown = ", ".join(map(display_name, sorted(set(words))[:3]))
-            return [], f"column {column!r} ({shown}, ...) names no train or test, and divides nothing"
-    return [], ""
+            logger.info(
+                "%s: column %r (%s, ...) names no train or test, and divides nothing.", name, column, shown
+            )
+            return []
+    return []
+
+
+def read_columns(
+    table: Dataset,
+    name: str,
+    layout: Layout = DETECTED,
+    labelled: bool = True,
+    folder: Path = Path(),
+    by_content: Sequence[str] = ("image",),
+) -> Dataset:
+    """A table with the columns ``image``, ``label``, ``stream`` and `SPLIT`, as far as it has them.
+
+    A column is found by its given name, else by a usual name, else by its content; a guess is logged. Images may be
+    bytes, or paths below the folder. A file that cannot be read stays a row, so that stages are cut alike wherever the
+    files are.
+
+    Args:
+        table: of any columns.
+        name: of the table, for messages.
+        layout: names of columns.
+        labelled: whether labels are wanted.
+        folder: place that paths are relative to.
+        by_content: columns, of `BOTH`, that may be found by their content; labels only in a list, since the one further
+            column of another table may hold captions.
+
+    Raises:
+        ForeignTableError: it has no column of images, or several, or none of labels.
+        DataError: a named column is missing, or a row names no image.
+    """
+    name, kinds = display_name(name), {each: _kind_of(feature) for each, feature in table.features.items()}
+    if any(each.lower().endswith(IMAGE_SUFFIXES) for each in kinds):  # there is no heading
+        by_content = ()
+    image = _image_column(table, name, kinds, layout, "image" in by_content)
+    columns, others = {"image": image}, [each for each in kinds if each != image]
+    if labelled:
+        label = _label_column(table, name, kinds, others, layout, LABEL in by_content)
+        others = [each for each in others if each != label]
+        columns |= {LABEL: label} if label else {}
+        columns |= {STREAM: each for each in called(others, [STREAM])[:1]}  # noqa: B035 - one, or none
+    elif unread := layout.named("label", others) or called(others, LABEL_COLUMNS):
+        shown = ", ".join(map(repr, unread))
+        logger.info("%s: %s not looked at (--labels reads labels that came later).", name, shown)
+    table, splits = table.with_format(None), list[str]()
+    if labelled:
+        splits = split_column_of(name, {each: table[each][:] for each in called(others, SPLIT_COLUMNS)})
+    if kinds[image] == "path":
+        paths = _files_meant(folder, table[image][:], name)
+        table, columns["image"] = table.add_column(_PATHS, paths), _PATHS
+    table = table.select_columns([*columns.values()])
+    table = table.rename_columns({old: new for new, old in columns.items() if new != old})
+    table = table.cast_column("image", Image())
+    return table.add_column(SPLIT, splits) if splits else table
+
+
+def _image_column(
+    table: Dataset, name: str, kinds: Mapping[str, str], layout: Layout, by_content: bool
+) -> str:
+    """The column of images."""
+    has_option = layout is not DETECTED  # `discover` has no options for columns
+    found = layout.named("image", [*kinds]) or [each for each in kinds if kinds[each] == "image"]
+    found.sort(key=lambda each: not called([each], ["image"]))
+    if len(found) > 1 and not called(found[:1], ["image"]):
+        raise ForeignTableError(
+            f"{name!r} has {len(found)} columns of images: {', '.join(map(display_name, found))}. Name "
+            f"one of them image{', or set --image_column' * has_option}."
+        )
+    usual = [each for each in called([*kinds], IMAGE_COLUMNS) if kinds[each]]
+    found = found or sorted(usual, key=lambda each: kinds[each] == "path")
+    found = found or [each for each in kinds if kinds[each] == "bytes"]
+    _report_preferred(name, found)
+    if not found and by_content:
+        found = [each for each in kinds if kinds[each] == "path" and _are_images(table[:_PROBED][each])]
+        hint = " (--image_column sets another)" * has_option
+        for each in found[:1]:
+            logger.info("%s: column %r is read as paths of images%s.", name, each, hint)
+    if not found or not kinds[found[0]]:
+        raise _no_column(name, kinds, "images", IMAGE_COLUMNS, has_option)
+    return found[0]
+
+
+def _are_images(names: Sequence[str | None]) -> bool:
+    """Whether most of the cells that are not empty are names of images."""
+    given = [each for each in names if each]
+    return 2 * sum(each.lower().endswith(IMAGE_SUFFIXES) for each in given) > len(given)
+
+
+def _report_preferred(name: str, columns: Sequence[str]) -> None:
+    if len(columns) > 1:
+        others = ", ".join(map(repr, columns[1:]))
+        logger.info("%s: column %r is read and not %s.", name, columns[0], others)
+
+
+def _label_column(
+    table: Dataset,
+    name: str,
+    kinds: Mapping[str, str],
+    others: Sequence[str],
+    layout: Layout,
+    by_content: bool,
+) -> str:
+    """The column of labels among the others; empty for a table of images and nothing else."""
+    classes = [each for each in others if isinstance(table.features[each], ClassLabel)]
+    found = layout.named("label", others)
+    found = found or (classes if len(classes) == 1 else called(others, [LABEL] if classes else LABEL_COLUMNS))
+    _report_preferred(name, found)
+    if not found and by_content:
+        used = {*called(others, [*SPLIT_COLUMNS, STREAM, *IMAGE_COLUMNS]), ""}
+        found = [each for each in others if each not in used]
+        found = found if len(found) == 1 else []
+        for each in found:
+            logger.info("%s: column %r is read as the label (--label_column sets another).", name, each)
+    if not found and (others or "image" not in kinds.values()):
+        raise _no_column(name, kinds, "labels", LABEL_COLUMNS)
+    return found[0] if found else ""
+
+
+def _no_column(
+    name: str, kinds: Mapping[str, str], what: str, usual: Sequence[str], has_option: bool = True
+) -> ForeignTableError:
+    option = f"; or set --{what.rstrip('s')}_column" if has_option else "; or give vectors as --features FILE"
+    return ForeignTableError(
+        f"Which column of {name!r} holds the {what}? Columns: {', '.join(map(display_name, kinds))}. "
+        f"Expected {what} in one of them called {', '.join(usual[:5])}{option}."
+    )
+
+
+def _files_meant(folder: Path, names: Sequence[str | None], table: str) -> list[str]:
+    """The file that each cell of a table means.
+
+    A cell may have the separators and the form of accents of another system. A bare name that is no file of the folder
+    means the only image below it with that name, with or without suffix.
+    """
+    if None in names:
+        raise DataError(
+            f"Row {names.index(None) + 1} of {table!r} names no image: name one, or remove the row."
+        )
+    paths, found, gone, by_name = list[str](), list[str](), list[str](), None
+    for name in map(str, names):
+        plain = name.replace("\\", "/")
+        forms = (normalize(form, each) for form in ("NFC", "NFD") for each in (name, plain))
+        spellings = {} if "://" in name else dict.fromkeys((name, plain, *forms))
+        if place := next((each for each in spellings if os.path.lexists(folder / each)), ""):
+            paths.append(str(folder / place))
+            continue
+        if by_name is None and not {*"/\\"} & {*name}:
+            by_name = _images_by_name(folder)
+        if len(places := (by_name or {}).get(name, [])) == 1:
+            paths.append(str(places[0]))
+            found.append(f"{display_name(name)!r} is {display_name(os.path.relpath(places[0], folder))!r}")
+        else:  # an address is refused as a row
+            paths.append(name if "://" in name else str(folder / (plain if is_of_windows(name) else name)))
+            gone.append(repr(display_name(name)))
+    for shown, what in ((found, "are found by their names,"), (gone, "are not there, the first is")):
+        if shown:
+            logger.info("%s: %d of %d files %s %s.", table, len(shown), len(paths), what, shown[0])
+    return paths
+
+
+def _images_by_name(folder: Path) -> Mapping[str, list[Path]]:
+    """Images below a folder by their names, with and without suffix."""
+    found = defaultdict(list)
+    for path in folder.rglob("*"):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts[:-1])
+        for key in {path.name, path.stem} if path.suffix.lower() in IMAGE_SUFFIXES and not is_hidden else ():
+            found[key].append(path)
+    return found
+
+
+def _kind_of(feature: Any) -> str:
+    """Whether a column holds images, or can as bytes or as paths; empty for none of these."""
+    if isinstance(feature, Image):
+        return "image"
+    if isinstance(feature, dict):
+        return "bytes" if {"bytes", "path"} >= {*feature} and "bytes" in feature else ""
+    kind = str(getattr(feature, "dtype", ""))
+    if kind in ("binary", "large_binary", "binary_view"):
+        return "bytes"
+    return "path" if "string" in kind and isinstance(feature, Value) else ""
 
 
 def read_categories(

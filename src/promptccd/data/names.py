@@ -11,6 +11,7 @@ from promptccd.images.camera import RAW_SUFFIXES
 from promptccd.images.kinds import HEIF_SUFFIXES, heif_plugin
 from promptccd.systems import left_by_system
 
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
 # Suffixes of folders in which programs keep photographs among small copies and faces of them.
 _LIBRARIES = (
     ".photoslibrary", ".photolibrary", ".migratedphotolibrary", "iphoto library", ".aplibrary", "photo booth library",

@@ -9,7 +9,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from typing import Any
 
@@ -77,7 +77,7 @@ class CategorySplit:
         seed: the seed the images of a category were shuffled with.
         categories: category names; position is category id.
         sample_ids: per stage the row numbers in the data set, ascending, int64.
-        counts: images, categories and Old share per stage.
+        stages: images, categories and Old share per stage.
         data_fingerprint: sha256 of the labels and of a sample of the pixels.
         rule: ``mixed`` (the paper's, with cuts), ``sessions`` (MetaGCD's), ``redrawn`` (Happy's), ``whole`` (one stage)
             or ``streams`` (images without labels; more may follow).
@@ -89,7 +89,7 @@ class CategorySplit:
     seed: int
     categories: tuple[str, ...]
     sample_ids: tuple[np.ndarray, ...]
-    counts: tuple[StageCount, ...]
+    stages: tuple[StageCount, ...]
     data_fingerprint: str = ""
     rule: str = "mixed"
     contents: tuple[str, ...] = ()
@@ -116,19 +116,8 @@ class CategorySplit:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON types, the fingerprint included."""
-        return {
-            "format": SPLIT_FORMAT,
-            "fingerprint": self.fingerprint,
-            "data_fingerprint": self.data_fingerprint,
-            "rule": self.rule,
-            "seed": self.seed,
-            "class_blocks": list(self.class_blocks),
-            "cuts": [list(row) for row in self.cuts],
-            "categories": list(self.categories),
-            "stages": [vars(count) for count in self.counts],
-            "sample_ids": [ids.tolist() for ids in self.sample_ids],
-            **({"contents": list(self.contents)} if self.contents else {}),
-        }
+        ids = [ids.tolist() for ids in self.sample_ids]
+        return {"format": SPLIT_FORMAT, "fingerprint": self.fingerprint, **asdict(self), "sample_ids": ids}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "CategorySplit":
@@ -139,17 +128,12 @@ class CategorySplit:
         """
         if (newer := newer_format(values.get("format", SPLIT_FORMAT), SPLIT_FORMAT)) is not None:
             raise DataError(f"This split {newer}")
-        split = cls(
-            class_blocks=tuple(values["class_blocks"]),
-            cuts=tuple(map(tuple, values["cuts"])),
-            seed=values["seed"],
-            categories=tuple(values["categories"]),
-            sample_ids=tuple(np.asarray(ids, dtype=np.int64) for ids in values["sample_ids"]),
-            counts=tuple(StageCount(**count) for count in values["stages"]),
-            data_fingerprint=values["data_fingerprint"],
-            rule=values["rule"],
-            contents=tuple(values.get("contents", ())),
-        )
+        given = {item.name: values[item.name] for item in fields(cls)}
+        lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        lists["cuts"] = tuple(map(tuple, values["cuts"]))
+        lists["sample_ids"] = tuple(np.asarray(ids, dtype=np.int64) for ids in values["sample_ids"])
+        lists["stages"] = tuple(StageCount(**count) for count in values["stages"])
+        split = cls(**{**given, **lists})
         if split.fingerprint != values["fingerprint"]:
             raise DataError(
                 f"This split was altered: it states {values['fingerprint']} and has {split.fingerprint}. Copy it again."
@@ -331,7 +315,7 @@ def split_in_streams(
         seed=seed,
         categories=tuple(categories),
         sample_ids=tuple(sample_ids),
-        counts=(StageCount(0, known, num_known, 1.0), *streams),
+        stages=(StageCount(0, known, num_known, 1.0), *streams),
         data_fingerprint=hashlib.sha256("\n".join(contents).encode()).hexdigest(),
         rule="streams",
         contents=tuple(contents),

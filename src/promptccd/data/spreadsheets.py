@@ -9,6 +9,7 @@ import codecs
 import csv
 import io
 import json
+import logging
 import re
 import zipfile
 from collections.abc import Collection
@@ -20,8 +21,10 @@ import pandas as pd
 
 from promptccd.data.labels import called
 from promptccd.data.names import display_name
-from promptccd.errors import DataError, one_line
+from promptccd.errors import DataError, ForeignTableError, one_line
 from promptccd.images.kinds import FIRST_BYTES, UNKNOWN, kind_of
+
+logger = logging.getLogger(__name__)
 
 LISTS = (".csv", ".tsv", ".tab", ".txt", ".jsonl", ".ndjson")  # suffixes of tables that are text
 _EXCEL = (".xlsx", ".xlsm")  # suffixes of workbooks that are read
@@ -37,10 +40,6 @@ _SAVE_AS_CSV = (
 )
 
 
-class ForeignTableError(DataError):
-    """A file is no table, or lacks the columns that are needed: it may be another program's."""
-
-
 def read_sheet(file: Path, known: Collection[str] = ()) -> pd.DataFrame:
     """Read a table whose first line names its columns.
 
@@ -51,7 +50,7 @@ def read_sheet(file: Path, known: Collection[str] = ()) -> pd.DataFrame:
 
     Returns:
         Rows that are not empty, indexed by the number of their last line from 1. Cells are texts without blanks around
-        them. ``attrs["notes"]`` says how the table is written if not in UTF-8 with commas.
+        them. How the table is written is logged if not in UTF-8 with commas.
 
     Raises:
         ForeignTableError: the file is no table.
@@ -65,7 +64,7 @@ def read_sheet(file: Path, known: Collection[str] = ()) -> pd.DataFrame:
     if file.suffix.lower() in _JSON:
         return _json_lines(content, name)
     is_workbook = file.suffix.lower() in _EXCEL and content.startswith(b"PK")
-    cells, notes = _workbook(content, name) if is_workbook else _text(content, name, known)
+    cells = _workbook(content, name) if is_workbook else _text(content, name, known)
     cells = cells.fillna("").map(lambda value: str(value).strip())
     cells = cells[cells.ne("").any(axis=1)]
     columns = cells.iloc[0].tolist() if len(cells) else []
@@ -77,9 +76,7 @@ def read_sheet(file: Path, known: Collection[str] = ()) -> pd.DataFrame:
             f"Line {long[0]} of {name!r} has more columns than the {width} that the first line names: put texts that "
             f"contain the separator into quotes, or {_SAVE_AS_CSV}."
         )
-    sheet = rows.iloc[:, :width].set_axis(columns, axis=1)
-    sheet.attrs["notes"] = notes
-    return sheet
+    return rows.iloc[:, :width].set_axis(columns, axis=1)
 
 
 def _json_lines(content: bytes, name: str) -> pd.DataFrame:
@@ -89,13 +86,11 @@ def _json_lines(content: bytes, name: str) -> pd.DataFrame:
         sheet = pd.DataFrame([json.loads(each) for each in lines if each.strip()], dtype=object)
     except (ValueError, AttributeError, TypeError) as error:
         raise ForeignTableError(f"{name!r} is no table in lines of JSON ({str(error)[:100]}).") from error
-    sheet = sheet.fillna("").map(lambda value: str(value).strip())
-    sheet.attrs["notes"] = []
-    return sheet
+    return sheet.fillna("").map(lambda value: str(value).strip())
 
 
-def _workbook(content: bytes, name: str) -> tuple[pd.DataFrame, list[str]]:
-    """Cells of the first sheet of a workbook, and its name if there are more."""
+def _workbook(content: bytes, name: str) -> pd.DataFrame:
+    """Cells of the first sheet of a workbook."""
     try:
         import openpyxl  # noqa: F401 - pandas reads workbooks with it
     except ImportError:
@@ -113,11 +108,13 @@ def _workbook(content: bytes, name: str) -> tuple[pd.DataFrame, list[str]]:
         raise ForeignTableError(
             f"{name!r} is no workbook that can be read ({one_line(error)[:200]}): {_SAVE_AS_CSV}."
         ) from error
-    return sheet.set_axis(sheet.index + 1), [f"its first sheet, {first!r}, is read"] * bool(others)
+    if others:
+        logger.info("%s: its first sheet, %r, is read.", name, first)
+    return sheet.set_axis(sheet.index + 1)
 
 
-def _text(content: bytes, name: str, known: Collection[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Cells of a table of text, and how it is written if not in UTF-8 with commas."""
+def _text(content: bytes, name: str, known: Collection[str]) -> pd.DataFrame:
+    """Cells of a table of text."""
     mark = next((each for each in _MARKS if content.startswith(each)), b"")
     encoding, kind = _MARKS.get(mark, "UTF-8"), kind_of(content[:FIRST_BYTES])[0]
     try:
@@ -138,8 +135,8 @@ def _text(content: bytes, name: str, known: Collection[str]) -> tuple[pd.DataFra
         each: next(filter(any, _lines(text, each, strict=False)), []) for each in _DIVIDERS
     }
     divider = max(heads, key=lambda each: (len(called(heads[each], known)), len(heads[each])))
-    notes = [encoding] * (mark not in (b"", codecs.BOM_UTF8))
-    notes += [f"divided by {_DIVIDERS[divider]}"] * (divider != ",")
+    if divider != "," or mark not in (b"", codecs.BOM_UTF8):
+        logger.info("%s: %s, divided by %s.", name, encoding, _DIVIDERS[divider])
     lines = _lines(text, divider, strict=True)
     try:
         records = dict((lines.line_num, cells) for cells in lines)
@@ -149,7 +146,7 @@ def _text(content: bytes, name: str, known: Collection[str]) -> tuple[pd.DataFra
             f"quote inside it is doubled. Mend the line, or {_SAVE_AS_CSV}."
         ) from error
     rows = zip(*zip_longest(*records.values(), fillvalue=""), strict=True)
-    return pd.DataFrame(rows, index=[*records], dtype=object), notes
+    return pd.DataFrame(rows, index=[*records], dtype=object)
 
 
 def _no_table(name: str, kind: str) -> ForeignTableError:

@@ -16,6 +16,7 @@ from typing import Any, overload
 import numpy as np
 from datasets import Dataset
 
+from promptccd.data import splits
 from promptccd.data.hub import published_tables
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
@@ -29,18 +30,8 @@ from promptccd.data.labels import (
     in_order,
     read_categories,
 )
-from promptccd.data.splits import (
-    UNUSED,
-    CategoryName,
-    CategorySplit,
-    StageCount,
-    cut_by_rule,
-    fitting_blocks,
-    select_rows,
-    split_in_streams,
-)
-from promptccd.data.tables import OpenedImages, open_images
 from promptccd.data.tables import image_roots as roots_of
+from promptccd.data.tables import open_images
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.images.decode import DecodedImage, Decoding
 from promptccd.images.identity import digest_of
@@ -97,11 +88,11 @@ class LabelledStage(Stage):
 
 
 def _category_ids(
-    images: OpenedImages, layout: Layout, may_lack_labels: bool
+    images: ImageRows, layout: Layout, may_lack_labels: bool
 ) -> tuple[np.ndarray, Sequence[str]]:
     """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
     ids, names = read_categories(images.table, LABEL, layout)
-    missing = np.flatnonzero(ids == UNUSED)
+    missing = np.flatnonzero(ids == splits.UNUSED)
     if len(missing) and not may_lack_labels:
         raise DataError(
             f"Row {missing[0]} has no label ({images.table.select_columns([LABEL])[int(missing[0])][LABEL]!r}), and "
@@ -139,7 +130,7 @@ class StageStream(Sequence[Stage]):
     def __init__(
         self,
         stages: Sequence[Stage],
-        split: CategorySplit,
+        split: splits.CategorySplit,
         labels: np.ndarray,
         source: Mapping[str, Any] | None = None,
         left_out: Mapping[str, str] | None = None,
@@ -162,7 +153,7 @@ class StageStream(Sequence[Stage]):
         split: str = "train",
         layout: Layout = DETECTED,
         accept_new_labels: bool = False,
-        class_order: Sequence[CategoryName] | None = None,
+        class_order: Sequence[splits.CategoryName] | None = None,
         num_classes: int | None = None,
         images_per_class: int | None = None,
         held_out: float = 0.0,
@@ -211,7 +202,7 @@ class StageStream(Sequence[Stage]):
         opened = open_images(dataset, split, image_roots, layout=layout, decoding=decoding)
         opened.require_own_files()
         ids, names = _category_ids(opened, layout, unlabelled is not None)
-        category_ids, categories = select_rows(
+        category_ids, categories = splits.select_rows(
             ids,
             names,
             class_order=class_order,
@@ -222,8 +213,10 @@ class StageStream(Sequence[Stage]):
         )
         images = opened.with_one_rendering()
         if unlabelled is None or split_rule == "whole":
-            used = np.flatnonzero(category_ids != UNUSED)  # by any seed
-            category_ids, cut = cut_by_rule(split_rule, category_ids, categories, class_blocks, cuts, seed)
+            used = np.flatnonzero(category_ids != splits.UNUSED)  # by any seed
+            category_ids, cut = splits.cut_by_rule(
+                split_rule, category_ids, categories, class_blocks, cuts, seed
+            )
             content = _data_fingerprint(images, category_ids, cut.categories)
             cut = replace(cut, data_fingerprint=content)
             whole = images.select(used)
@@ -231,7 +224,7 @@ class StageStream(Sequence[Stage]):
             return cls(_stages_of(parts, category_ids, cut), cut, category_ids, source, opened.left_out)
         places = [each for each in (dataset, *unlabelled) if isinstance(each, str)]
         roots = [*(root for each in places for root in roots_of(each)), *(image_roots or ())] or None
-        streams = _unlabelled_rows(images, opened.table, np.flatnonzero(ids == UNUSED))
+        streams = _unlabelled_rows(images, opened.table, np.flatnonzero(ids == splits.UNUSED))
         optional, first, arriving = replace(layout, optional=BOTH), len(images), dict[str, str]()
         for place in unlabelled:
             stream = open_images(place, split, roots, False, optional, images.decoding)
@@ -242,7 +235,7 @@ class StageStream(Sequence[Stage]):
             first += len(stream)
             arriving |= {f"{stream.name}: {path}": why for path, why in stream.left_out.items()}
         if not streams:
-            blocks = " ".join(map(str, fitting_blocks(max(2, len(categories)), 3)))
+            blocks = " ".join(map(str, splits.fitting_blocks(max(2, len(categories)), 3)))
             raise DataError(
                 f"All images of {images.name!r} have a label. Training also needs images without labels: give their "
                 "folder as --unlabelled FOLDER. Or hide labels, to measure accuracy: give the number of labelled "
@@ -323,9 +316,9 @@ class StageStream(Sequence[Stage]):
         return self.split.categories
 
     @property
-    def counts(self) -> tuple[StageCount, ...]:
+    def counts(self) -> tuple[splits.StageCount, ...]:
         """Images, categories and Old share per stage."""
-        return tuple(self.split.counts[stage.index] for stage in self._stages)
+        return tuple(self.split.stages[stage.index] for stage in self._stages)
 
     @property
     def is_scored(self) -> bool:
@@ -432,9 +425,9 @@ def _cut_in_streams(
     categories: Sequence[str],
     streams: Sequence[tuple[ImageRows, np.ndarray]],
     seed: int,
-) -> tuple[list[Stage], CategorySplit, np.ndarray]:
+) -> tuple[list[Stage], splits.CategorySplit, np.ndarray]:
     """Stage 0 from the rows ``(N,)`` with a category, and a stage per stream; and the ids including streams."""
-    labelled = np.flatnonzero(category_ids != UNUSED)
+    labelled = np.flatnonzero(category_ids != splits.UNUSED)
     nothing = np.empty(0, dtype=np.int64)
     parts = [images.select(labelled), *(each for each, _ in streams)]
     sizes = [len(each) for each in parts]
@@ -445,14 +438,14 @@ def _cut_in_streams(
             raise DataError(f"The stream {part.name!r} contains the images of {twin.name!r}: give them once.")
     contents[0] = _data_fingerprint(parts[0], category_ids[labelled], categories)
     sample_ids = [labelled, *(own for _, own in streams)]
-    split = split_in_streams(len(categories), categories, sample_ids, contents, seed)
-    ids = np.full(max(len(images), sample_ids[-1][-1] + 1), UNUSED, dtype=np.int64)
+    split = splits.split_in_streams(len(categories), categories, sample_ids, contents, seed)
+    ids = np.full(max(len(images), sample_ids[-1][-1] + 1), splits.UNUSED, dtype=np.int64)
     ids[: len(images)] = category_ids
     return _stages_of(parts, ids, split, are_streams=True), split, ids
 
 
 def _stages_of(
-    images: Sequence[ImageRows], labels: np.ndarray, split: CategorySplit, are_streams: bool = False
+    images: Sequence[ImageRows], labels: np.ndarray, split: splits.CategorySplit, are_streams: bool = False
 ) -> list[Stage]:
     """The stages, from the images of each, and the labels by row of the source data set."""
     num_seen = np.cumsum(split.class_blocks).tolist()

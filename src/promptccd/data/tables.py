@@ -9,9 +9,8 @@ files as splits.
 import glob
 import logging
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,37 +22,26 @@ from datasets import ClassLabel, Dataset, Features, Image, Value, concatenate_da
 from huggingface_hub import constants
 from sklearn.datasets import load_digits
 
-from promptccd.data.folders import IMAGE_SUFFIXES, FolderFiles, FolderSource, by_category, images_in
-from promptccd.data.hub import (
-    CARDS,
-    FILE_KINDS,
-    built,
-    data_files_of,
-    load_hub,
-    refuse_foreign,
-    require_plain_card,
-)
+from promptccd.data import hub
+from promptccd.data.folders import FolderFiles, FolderSource, by_category, images_in
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
     BOTH,
+    COLUMNS,
     DETECTED,
-    IMAGE_COLUMNS,
     LABEL,
-    LABEL_COLUMNS,
     SPLIT,
-    SPLIT_COLUMNS,
     SPLITS,
     STREAM,
     Layout,
-    called,
     in_order,
-    split_column_of,
+    read_columns,
 )
 from promptccd.data.names import display_name, is_of_windows
 from promptccd.data.sources import is_below
-from promptccd.data.spreadsheets import LISTS, WORKBOOKS, ForeignTableError, read_sheet
+from promptccd.data.spreadsheets import LISTS, WORKBOOKS, read_sheet
 from promptccd.disk import PROJECT, parsed_json
-from promptccd.errors import DataError, PromptCCDError, nothing_at
+from promptccd.errors import DataError, ForeignTableError, PromptCCDError, nothing_at
 from promptccd.images.decode import Decoding
 from promptccd.images.limits import IntakeLimits
 
@@ -63,15 +51,14 @@ _PARQUET = ".parquet"
 ONE_FILE = (*LISTS, *WORKBOOKS, _PARQUET)  # suffixes of a data set in one file; some workbooks are refused
 _TABLE_SUFFIXES = (_PARQUET, ".arrow")
 _MAY_BE_READ = (*_TABLE_SUFFIXES, ".json", ".jsonl", ".tar")
-_LOCAL_KINDS = tuple(kind for kind in FILE_KINDS if kind != "imagefolder")  # folders of images are read here
+_LOCAL_KINDS = tuple(
+    kind for kind in hub.FILE_KINDS if kind != "imagefolder"
+)  # folders of images are read here
 _NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")  # of ``save_to_disk``
 _METADATA_FILES = ("metadata.csv", "metadata.jsonl")  # files of an ImageFolder of `datasets`
 GROUPED = "assignments.csv"  # that a discovery writes next to its project
 _GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and of no other list
 _UNNAMED = r"discovered \d+"  # name there of a category without a name
-_KNOWN = (*IMAGE_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, STREAM)
-_PATHS = "path of the image"  # column while a table is read
-_PROBED = 50  # rows that determine the content of a column without a usual name
 _GIVE = (
     "Give a folder of a sub-folder per category, a CSV of path,label, a parquet file, or a data set of the Hub as "
     "namespace/name; without a network, `promptccd train --config promptccd-digits` has bundled images."
@@ -149,26 +136,10 @@ BUILT_IN = {
 }
 
 
-class OpenedImages(ImageRows):
-    """The images of one split of a data set, with its table; parts of them are `ImageRows`, without labels.
-
-    Attributes:
-        table: its rows, with the columns ``image``, and ``label`` and ``stream`` where labels are wanted.
-        left_out: why files of a folder are in no split, by path.
-    """
-
-    table: Dataset
-    left_out: Mapping[str, str]
-
-
 class _Found(NamedTuple):
-    """Rows that are read: the columns of `read_columns`, and `SPLIT` where rows have splits.
-
-    ``left_out`` says why files are no rows, and ``notes`` what to report.
-    """
+    """Rows with the columns of `read_columns`; ``left_out`` says why files are no rows."""
 
     table: Dataset
-    notes: Sequence[str] = ()
     left_out: Mapping[str, str] = {}
 
 
@@ -184,7 +155,7 @@ def open_images(
     labelled: bool = True,
     layout: Layout = DETECTED,
     decoding: Decoding | None = None,
-) -> OpenedImages:
+) -> ImageRows:
     """Open one split of an image data set, and log further content of a folder.
 
     Args:
@@ -199,12 +170,15 @@ def open_images(
         layout: how the columns of tables are read; without a name, a column is found by usual names and its content.
         decoding: how the images become pixels.
 
+    Returns:
+        The images; their table has the columns ``image``, and ``label`` and ``stream`` where labels are wanted.
+
     Raises:
         DataError: there is nothing to load, the data set is kept in files that are not its own, or has no such split.
     """
     name = display_name(place) if isinstance(place, str) else "the data set"
     if isinstance(place, Dataset):
-        found = _Found(*read_columns(place, name, layout, labelled))
+        found = _Found(read_columns(place, name, layout, labelled))
     elif isinstance(place, str):
         further = [os.fspath(root) for root in roots or ()]
         found, roots = _opened(place, split, further, labelled, layout), [*image_roots(place), *further]
@@ -214,11 +188,7 @@ def open_images(
             "dataset['train']; read a stream first: Dataset.from_generator(lambda: (yield from stream), "
             "features=stream.features)."
         )
-    if found.notes:
-        logger.info("%s: %s.", name, "; ".join(found.notes))
-    images = OpenedImages(found.table, roots, decoding, name)
-    images.table, images.left_out = found.table, found.left_out
-    return images
+    return ImageRows(found.table, roots, decoding, name, found.left_out)
 
 
 def _opened(dataset: str, split: str, roots: Sequence[str], labelled: bool, layout: Layout) -> _Found:
@@ -231,14 +201,18 @@ def _opened(dataset: str, split: str, roots: Sequence[str], labelled: bool, layo
     if (is_path or is_windows) and not path.exists():
         why = " It is a path of Windows." if is_windows and os.sep == "/" else ""
         raise DataError(f"{nothing_at(dataset)}{why} {_GIVE}")
-    with _in_one_line(dataset):
-        found = _local(path, roots, labelled, layout) if path.exists() else load_hub(dataset)
+    try:
+        found = _local(path, roots, labelled, layout) if path.exists() else hub.load_hub(dataset)
         splits = ["train"] if isinstance(found, _Found) else [*found]
         is_any = splits == [""] or (not labelled and len(splits) == 1)  # any name is the only split
         chosen = splits[0] if len(splits) == 1 else split
         if not isinstance(found, _Found) and chosen in splits:
             folder = path if path.is_dir() else path.parent
-            found = _Found(*read_columns(found[chosen], dataset, layout, labelled, folder))
+            found = _Found(read_columns(found[chosen], dataset, layout, labelled, folder))
+    except PromptCCDError:
+        raise
+    except Exception as error:  # datasets raises many kinds here
+        raise _in_one_line(dataset, error) from error
     if isinstance(found, _Found):
         table = found.table
         if len(splits) == 1 and SPLIT in table.column_names:
@@ -251,20 +225,13 @@ def _opened(dataset: str, split: str, roots: Sequence[str], labelled: bool, layo
     raise DataError(f"Dataset {dataset!r} has no split {split!r}; it has {sorted(splits)}. Set --split.")
 
 
-@contextmanager
-def _in_one_line(dataset: str) -> Iterator[None]:
-    """Report in one line why a data set cannot be loaded."""
-    try:
-        yield
-    except PromptCCDError:
-        raise
-    except Exception as error:  # datasets raises many kinds here
-        cause: BaseException = error
-        while cause.__cause__ is not None and str(cause.__cause__):  # it tells more than "failed"
-            cause = cause.__cause__
-        first_line = display_name(str(cause).strip().split("\n")[0].rstrip("."))
-        missing = "" if os.path.exists(os.path.expanduser(dataset)) else f" {nothing_at(dataset)}"
-        raise DataError(f"Could not load dataset {dataset!r}: {first_line}.{missing} {_GIVE}") from error
+def _in_one_line(dataset: str, cause: BaseException) -> DataError:
+    """Why a data set cannot be loaded."""
+    while cause.__cause__ is not None and str(cause.__cause__):  # it tells more than "failed"
+        cause = cause.__cause__
+    first_line = display_name(str(cause).strip().split("\n")[0].rstrip("."))
+    missing = "" if os.path.exists(os.path.expanduser(dataset)) else f" {nothing_at(dataset)}"
+    return DataError(f"Could not load dataset {dataset!r}: {first_line}.{missing} {_GIVE}")
 
 
 def image_roots(place: str) -> tuple[str, ...]:
@@ -292,9 +259,9 @@ def _local(
         return _folder(place.resolve(), roots, labelled, layout)  # "." has no name, which `datasets` asks for
     if place.suffix.lower() == _PARQUET:
         builder = load_dataset_builder("parquet", data_files=glob.escape(str(place)))
-        return built(builder, str(place))
+        return hub.built(builder, str(place))
     if place.suffix.lower() in ONE_FILE:
-        return _Found(*_listed(place, str(place), layout, labelled, BOTH))
+        return _Found(_listed(place, str(place), layout, labelled, BOTH))
     raise DataError(
         f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of path,label "
         "(.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
@@ -304,30 +271,30 @@ def _local(
 def _folder(
     folder: Path, roots: Sequence[str], labelled: bool, layout: Layout
 ) -> _Found | Mapping[str, Dataset]:
-    for name in CARDS:
+    for name in hub.CARDS:
         _require_own_file(folder / name, folder)
     if saved := saved_tables(folder):
         for table in chain.from_iterable(saved.values()):
             _require_own_file(table, folder)
         parts = {split: [Dataset.from_file(str(file)) for file in files] for split, files in saved.items()}
         return {split: concatenate_datasets(tables) for split, tables in parts.items()}
-    for name in CARDS:
-        require_plain_card(folder / name, str(folder))
+    for name in hub.CARDS:
+        hub.require_plain_card(folder / name, str(folder))
     if not _is_of_the_hub(folder) and (images := _images_of(folder, roots, labelled, layout)) is not None:
         return images
     for archive in folder.rglob("*.zip"):  # the next line looks into archives
         _require_own_file(archive, folder)
     builder = load_dataset_builder(str(folder))
-    for file in data_files_of(builder):
+    for file in hub.data_files_of(builder):
         _require_own_file(file, folder)
-    return built(builder, str(folder), _LOCAL_KINDS)
+    return hub.built(builder, str(folder), _LOCAL_KINDS)
 
 
 def _require_own_file(path: str | Path, folder: Path) -> None:
     """Refuse a path that leads out of a data set, by itself or through a link."""
     target = os.path.realpath(path)
     if "://" in str(path) or not any(is_below(target, root) for root in image_roots(str(folder))):
-        refuse_foreign(str(folder), str(path))
+        hub.refuse_foreign(str(folder), str(path))
 
 
 def saved_tables(folder: Path) -> dict[str, list[Path]]:
@@ -367,7 +334,8 @@ def _images_of(folder: Path, roots: Sequence[str], labelled: bool, layout: Layou
     if rows:
         paths, names, splits = zip(*rows, strict=True)
         table = _labelled([str(folder / path) for path in paths], names).add_column(SPLIT, splits)
-        return _Found(table, [files.summary(rows)], files.left_out)
+        logger.info("%s: %s.", display_name(str(folder)), files.summary(rows))
+        return _Found(table, files.left_out)
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
     remedy = "Put images into it, or leave it out."
@@ -385,14 +353,14 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
     does not name are left out.
     """
     places = [folder, *(each for each in sorted(folder.iterdir()) if each.name.casefold() in SPLITS)]
-    tables, notes, named, left_out = list[Dataset](), list[str](), set[str](), dict(files.left_out)
+    tables, named, left_out = list[Dataset](), set[str](), dict(files.left_out)
     for file in (each for place in places if place.is_dir() for each in sorted(place.iterdir())):
         if file.name.casefold() not in _METADATA_FILES:
             continue
         _require_own_file(file, folder)
         shown = display_name(os.path.relpath(file, folder))
         with suppress(ForeignTableError):
-            table, said = _listed(file, shown, layout, True, by_content=())
+            table = _listed(file, shown, layout, True, by_content=())
             if file.parent != folder or SPLIT not in table.column_names:
                 table = table.remove_columns([*{SPLIT} & {*table.column_names}])
                 word = SPLITS.get(file.parent.name.casefold(), "train") if file.parent != folder else "train"
@@ -401,28 +369,26 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
             named |= {os.path.relpath(each["path"], folder) for each in paths}
             tables.append(table)
             left_out.pop(shown, None)
-            notes += [f"{shown}: {each}" for each in said]
     if not tables:
         return None
     others = {display_name(path): "in no metadata file" for path in files.images if path not in named}
-    counts = f"{len(named)} images that metadata files name; {len(others)} further images are left out"
+    logger.info(
+        "%d images that metadata files name; %d further images are left out.", len(named), len(others)
+    )
     # A named file that is no image is a row, which its stage reports.
     left_out = {path: reason for path, reason in left_out.items() if path not in named}
-    table = concatenate_datasets(tables)
-    return _Found(table, [counts, *notes], {**left_out, **others})
+    return _Found(concatenate_datasets(tables), {**left_out, **others})
 
 
-def _listed(
-    file: Path, name: str, layout: Layout, labelled: bool, by_content: Sequence[str]
-) -> tuple[Dataset, list[str]]:
-    """The columns of a list as `read_columns` gives them, null where they are empty; and what to report.
+def _listed(file: Path, name: str, layout: Layout, labelled: bool, by_content: Sequence[str]) -> Dataset:
+    """The columns of a list as `read_columns` gives them, null where they are empty.
 
     Labels, streams and splits are in one form of accents (NFC). Paths stay as written, since NFC changes some names.
     """
     shown, given = display_name(file.name), filter(None, (layout.image, layout.label))
-    sheet = read_sheet(file, (*_KNOWN, *given))
-    notes, twice = [*sheet.attrs["notes"]], {*sheet.columns[sheet.columns.duplicated()]} - {""}
-    notes += [f"of several columns {each!r} the first is read" for each in sorted(twice)]
+    sheet = read_sheet(file, (*COLUMNS, *given))
+    for each in sorted({*sheet.columns[sheet.columns.duplicated()]} - {""}):
+        logger.info("%s: of several columns %r the first is read.", shown, each)
     sheet = sheet.loc[:, ~sheet.columns.duplicated()]
     if {*sheet.columns} >= _GROUPS:  # its column category is a number
         named = sheet["name"].mask(sheet["name"].str.fullmatch(_UNNAMED), "")
@@ -433,183 +399,9 @@ def _listed(
         )
     cells = {each: [text or None for text in sheet[each]] for each in sheet.columns}
     table = Dataset.from_dict(cells, Features({each: Value("string") for each in sheet.columns}))
-    table, said = read_columns(table, name, layout, labelled, file.parent, by_content)
+    table = read_columns(table, name, layout, labelled, file.parent, by_content)
     for each in (LABEL, STREAM, SPLIT):
         if each in table.column_names:
             composed = [text and normalize("NFC", text) for text in table[each][:]]
             table = table.remove_columns(each).add_column(each, composed, feature=Value("string"))
-    return table, [*notes, *said]
-
-
-def read_columns(
-    table: Dataset,
-    name: str,
-    layout: Layout = DETECTED,
-    labelled: bool = True,
-    folder: Path = Path(),
-    by_content: Sequence[str] = ("image",),
-) -> tuple[Dataset, list[str]]:
-    """A table with the columns ``image``, ``label``, ``stream`` and `SPLIT`, as far as it has them; and what to report.
-
-    A column is found by its given name, else by a usual name, else by its content. Images may be bytes, or paths below
-    the folder. A file that cannot be read stays a row, so that stages are cut alike wherever the files are.
-
-    Args:
-        table: of any columns.
-        name: of the table, for messages.
-        layout: names of columns.
-        labelled: whether labels are wanted.
-        folder: place that paths are relative to.
-        by_content: columns, of `BOTH`, that may be found by their content; labels only in a list, since the one further
-            column of another table may hold captions.
-
-    Raises:
-        ForeignTableError: it has no column of images, or several, or none of labels.
-        DataError: a named column is missing, or a row names no image.
-    """
-    kinds = {each: _kind_of(feature) for each, feature in table.features.items()}
-    if any(each.lower().endswith(IMAGE_SUFFIXES) for each in kinds):  # there is no heading
-        by_content = ()
-    image, notes = _image_column(table, name, kinds, layout, "image" in by_content)
-    columns, others = {"image": image}, [each for each in kinds if each != image]
-    if labelled:
-        label, said = _label_column(table, name, kinds, others, layout, LABEL in by_content)
-        notes += said
-        others = [each for each in others if each != label]
-        columns |= {LABEL: label} if label else {}
-        columns |= {STREAM: each for each in called(others, [STREAM])[:1]}  # noqa: B035 - one, or none
-    elif labels := layout.named("label", others) or called(others, LABEL_COLUMNS):
-        notes.append(f"{', '.join(map(repr, labels))} not looked at (--labels reads labels that came later)")
-    table, splits = table.with_format(None), list[str]()
-    if labelled:
-        splits, note = split_column_of({each: table[each][:] for each in called(others, SPLIT_COLUMNS)})
-        notes += filter(None, [note])
-    if kinds[image] == "path":
-        paths, said = _files_meant(folder, table[image][:], name)
-        table, notes, columns["image"] = table.add_column(_PATHS, paths), [*notes, *said], _PATHS
-    table = table.select_columns([*columns.values()])
-    table = table.rename_columns({old: new for new, old in columns.items() if new != old})
-    table = table.cast_column("image", Image())
-    return (table.add_column(SPLIT, splits) if splits else table), notes
-
-
-def _image_column(
-    table: Dataset, name: str, kinds: Mapping[str, str], layout: Layout, by_content: bool
-) -> tuple[str, list[str]]:
-    """The column of images, and what to report of it."""
-    has_option = layout is not DETECTED  # `discover` has no options for columns
-    found = layout.named("image", [*kinds]) or [each for each in kinds if kinds[each] == "image"]
-    found.sort(key=lambda each: not called([each], ["image"]))
-    if len(found) > 1 and not called(found[:1], ["image"]):
-        raise ForeignTableError(
-            f"{display_name(name)!r} has {len(found)} columns of images: {', '.join(map(display_name, found))}. Name "
-            f"one of them image{', or set --image_column' * has_option}."
-        )
-    usual = [each for each in called([*kinds], IMAGE_COLUMNS) if kinds[each]]
-    found = found or sorted(usual, key=lambda each: kinds[each] == "path")
-    found = found or [each for each in kinds if kinds[each] == "bytes"]
-    notes = _preferred(found)
-    if not found and by_content:
-        probed = {each: [*filter(None, table[:_PROBED][each])] for each in kinds if kinds[each] == "path"}
-        are_files = {
-            each: [cell.lower().endswith(IMAGE_SUFFIXES) for cell in probed[each]] for each in probed
-        }
-        found = [each for each, cells in are_files.items() if 2 * sum(cells) > len(cells)]
-        hint = " (--image_column sets another)" * has_option
-        notes = [f"column {each!r} is read as paths of images{hint}" for each in found[:1]]
-    if not found or not kinds[found[0]]:
-        raise _no_column(name, kinds, "images", IMAGE_COLUMNS, has_option)
-    return found[0], notes
-
-
-def _preferred(columns: Sequence[str]) -> list[str]:
-    first, others = columns[:1], ", ".join(map(repr, columns[1:]))
-    return [f"column {each!r} is read and not {others}" for each in first if others]
-
-
-def _label_column(
-    table: Dataset,
-    name: str,
-    kinds: Mapping[str, str],
-    others: Sequence[str],
-    layout: Layout,
-    by_content: bool,
-) -> tuple[str, list[str]]:
-    """The column of labels among the others, and what to report of it; empty for a table of images and nothing else."""
-    classes = [each for each in others if isinstance(table.features[each], ClassLabel)]
-    found = layout.named("label", others)
-    found = found or (classes if len(classes) == 1 else called(others, [LABEL] if classes else LABEL_COLUMNS))
-    notes = _preferred(found)
-    if not found and by_content:
-        used = {*called(others, [*SPLIT_COLUMNS, STREAM, *IMAGE_COLUMNS]), ""}
-        found = [each for each in others if each not in used]
-        found = found if len(found) == 1 else []
-        notes = [f"column {each!r} is read as the label (--label_column sets another)" for each in found]
-    if not found and (others or "image" not in kinds.values()):
-        raise _no_column(name, kinds, "labels", LABEL_COLUMNS)
-    return (found[0] if found else ""), notes
-
-
-def _no_column(
-    name: str, kinds: Mapping[str, str], what: str, usual: Sequence[str], has_option: bool = True
-) -> ForeignTableError:
-    option = f"; or set --{what.rstrip('s')}_column" if has_option else "; or give vectors as --features FILE"
-    return ForeignTableError(
-        f"Which column of {display_name(name)!r} holds the {what}? Columns: {', '.join(map(display_name, kinds))}. "
-        f"Expected {what} in one of them called {', '.join(usual[:5])}{option}."
-    )
-
-
-def _files_meant(folder: Path, names: Sequence[str | None], table: str) -> tuple[list[str], list[str]]:
-    """The file that each cell of a table means, and notes on files that are found by their names or not there.
-
-    A cell may have the separators and the form of accents of another system. A bare name that is no file of the folder
-    means the only image below it with that name, with or without suffix.
-    """
-    if None in names:
-        raise DataError(
-            f"Row {names.index(None) + 1} of {table!r} names no image: name one, or remove the row."
-        )
-    paths, found, gone, by_name = list[str](), list[str](), list[str](), None
-    for name in map(str, names):
-        plain = name.replace("\\", "/")
-        forms = (normalize(form, each) for form in ("NFC", "NFD") for each in (name, plain))
-        spellings = {} if "://" in name else dict.fromkeys((name, plain, *forms))
-        if place := next((each for each in spellings if os.path.lexists(folder / each)), ""):
-            paths.append(str(folder / place))
-            continue
-        if by_name is None and not {*"/\\"} & {*name}:
-            by_name = _images_by_name(folder)
-        if len(places := (by_name or {}).get(name, [])) == 1:
-            paths.append(str(places[0]))
-            found.append(f"{display_name(name)!r} is {display_name(os.path.relpath(places[0], folder))!r}")
-        else:  # an address is refused as a row
-            paths.append(name if "://" in name else str(folder / (plain if is_of_windows(name) else name)))
-            gone.append(repr(display_name(name)))
-    notes = [f"{len(found)} of {len(paths)} files are found by their names, {each}" for each in found[:1]]
-    notes += [f"{len(gone)} of {len(paths)} files are not there, the first is {each}" for each in gone[:1]]
-    return paths, notes
-
-
-def _images_by_name(folder: Path) -> Mapping[str, list[Path]]:
-    """Images below a folder by their names, with and without suffix."""
-    found = defaultdict(list)
-    for place, folders, names in os.walk(folder):
-        folders[:] = [each for each in folders if not each.startswith(".")]
-        for name in names:
-            stem, suffix = os.path.splitext(name)
-            for key in {name, stem} if suffix.lower() in IMAGE_SUFFIXES else ():
-                found[key].append(Path(place, name))
-    return found
-
-
-def _kind_of(feature: Any) -> str:
-    """Whether a column holds images, or can as bytes or as paths; empty for none of these."""
-    if isinstance(feature, Image):
-        return "image"
-    if isinstance(feature, dict):
-        return "bytes" if {"bytes", "path"} >= {*feature} and "bytes" in feature else ""
-    kind = str(getattr(feature, "dtype", ""))
-    if kind in ("binary", "large_binary", "binary_view"):
-        return "bytes"
-    return "path" if "string" in kind and isinstance(feature, Value) else ""
+    return table

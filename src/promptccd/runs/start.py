@@ -160,7 +160,7 @@ def _require_begun_stages(run: RunDirectory, stages: StageStream) -> None:
     if stages.is_scored or before.rule != split.rule:
         stages.require_fingerprint(before.fingerprint, f"The run in {run.path}")
         return
-    begun = min(max(1, _num_begun(run)), len(before.counts))
+    begun = min(max(1, _num_begun(run)), len(before.stages))
     if before.first(begun).fingerprint != split.first(begun).fingerprint:
         kept = [was == now for was, now in zip(before.contents, split.contents, strict=False)]
         stage = [*kept[:begun], False].index(False)

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource, masks_of
+from promptccd.data.folders import FolderSource, masks_of
 from promptccd.data.hub import is_hub_name
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.loaders import Progress
-from promptccd.data.names import display_name, leftovers
+from promptccd.data.names import IMAGE_SUFFIXES, display_name, leftovers
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource, Stamp
 from promptccd.data.tables import BUILT_IN, open_images, saved_tables
 from promptccd.data.views import EvaluationView
