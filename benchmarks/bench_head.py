@@ -11,7 +11,7 @@ from transformers import Dinov2Config
 from benchmarks.measuring import options_of, timed
 from promptccd import GCDConfig
 from promptccd.methods.base import info_nce_loss, supervised_contrastive_loss
-from promptccd.models.head import ProjectionHead
+from promptccd.models.backbone import ProjectionHead
 
 
 def outputs_form(head: ProjectionHead, features: Tensor) -> Tensor:

@@ -52,12 +52,12 @@ from promptccd.models.backbone import (
 from promptccd.runs import stage_of
 from promptccd.training.devices import device_named
 from promptccd.training.features import (
+    DISTINCT_OPTIONS,
     DISTINCT_PROMPTS,
     LEAST_CHOICE,
     MEASURED_IMAGES,
     extract_features,
     measure,
-    suggested_options,
 )
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar, readable_time
@@ -187,7 +187,7 @@ class Diagnosis:
         if not acts:
             effect, apart_by = prompts.told_apart
             would = "acts" if apart_by >= LEAST_CHOICE * effect else "does not act either"
-            choice += f" With {suggested_options()} it {would} ({apart_by:.1e} of {effect:.1e})."
+            choice += f" With {DISTINCT_OPTIONS} it {would} ({apart_by:.1e} of {effect:.1e})."
         (gain, error), (old, _) = self.ahead(self.best), self.ahead(self.best, "old")
         figures = f"{with_error(gain, error)} points of All, {old:+.1f} of Old, at its best setting"
         if math.isnan(error):

@@ -9,6 +9,7 @@ from promptccd import systems
 
 _WAIT_S = 30.0  # for another process that is writing
 _LOG_PAGES = 10_000  # a correction of 500 among a million images changes more than the default of 1,000
+_TABLES = "select type, name, tbl_name, sql from sqlite_master"
 _CACHE_KIB = 64 * 1024  # with the default of 2 MiB, a lookup in a large file takes half as long again
 
 
@@ -41,7 +42,7 @@ def open_database(
             f"synchronous = {synchronous}",
         ):
             database.execute(f"pragma {setting}")
-        tables = _tables_of(database)
+        tables = frozenset(database.execute(_TABLES))
         if create and not tables:
             database.executescript(f"begin immediate;{schema};commit")
         elif tables != _tables_of_schema(schema):
@@ -78,12 +79,8 @@ def files_of(path: Path) -> list[Path]:
     return [path.with_name(path.name + end) for end in ("", "-journal", "-wal", "-shm")]
 
 
-def _tables_of(database: sqlite3.Connection) -> frozenset[tuple[str, ...]]:
-    return frozenset(database.execute("select type, name, tbl_name, sql from sqlite_master"))
-
-
 @cache
 def _tables_of_schema(schema: str) -> frozenset[tuple[str, ...]]:
     with closing(sqlite3.connect(":memory:")) as ours:
         ours.executescript(schema)
-        return _tables_of(ours)
+        return frozenset(ours.execute(_TABLES))

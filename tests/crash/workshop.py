@@ -16,6 +16,7 @@ from typing import Any
 import datasets
 import torch
 
+from promptccd import systems
 from promptccd.cli.main import main
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import Project
@@ -165,8 +166,7 @@ def _stop_clocks() -> None:
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)
     for name in ("runs.train", "reports.sweep", "reports.engines", "training.stage_trainer"):
         vars(import_module(f"promptccd.{name}"))["time"] = clock
-    memory = {"process": 0, "accelerator": None}
-    vars(import_module("promptccd.runs.train"))["memory_used"] = lambda device: dict(memory)
+    systems.peak_memory = lambda: 0
     Project.now = lambda project: "2026-01-01T00:00:00+00:00"  # type: ignore[method-assign]
 
 

@@ -19,8 +19,7 @@ from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.methods.promptccd import GaussianMixture
 from promptccd.models import VARIANTS, CategorySpread
 from promptccd.models.assignment import assign
-from promptccd.models.backbone import blocks_of
-from promptccd.models.head import ProjectionHead
+from promptccd.models.backbone import ProjectionHead, blocks_of
 from tests.conftest import TINY_HEAD
 from tests.models.hostile import first, tensors
 

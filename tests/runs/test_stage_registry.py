@@ -3,6 +3,8 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from promptccd.hub import verify
 from promptccd.reports import write_report
 from promptccd.reports.tables import ReportedRun
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
-from promptccd.runs.stage import earlier_images, key_of, observe_stage
+from promptccd.runs.stage import AssignedImages, earlier_images, key_of, observe_stage
 from tests.discovery.corrected import correct, registry_in
 from tests.messages import TEXT
 
@@ -25,6 +27,12 @@ from tests.messages import TEXT
 def assignments(run: Path, stage: int) -> tuple[list[str], list[int]]:
     found = RunDirectory(run).assignments(stage)
     return [key_of(each) for each in found["sample_ids"]], found["category_ids"]
+
+
+def images_of(run: RunDirectory, num_stages: int) -> list[Any]:
+    """The images of the first stages, as far as `earlier_images` reads them."""
+    ids = [np.array(run.assignments(stage)["sample_ids"]) for stage in range(num_stages)]
+    return [SimpleNamespace(sample_ids=each, digests=[b""] * len(each)) for each in ids]
 
 
 def alter(path: Path) -> None:
@@ -177,11 +185,11 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
         (each for each in registry_in(run / "stage2").active if not each.known), key=lambda each: each.size
     )
     correct(run / "stage2", lambda registry: edits.dissolve(registry, new.id))
-    sample_ids = [np.array(RunDirectory(run).assignments(stage)["sample_ids"]) for stage in range(3)]
-    earlier = earlier_images(RunDirectory(run), sample_ids)
+    images = images_of(RunDirectory(run), 3)
+    earlier = earlier_images(RunDirectory(run), images, {})
     gone = sum(int((ids == NO_CATEGORY).sum()) for ids in earlier.ids)
     assert gone == new.size > 0
-    features = [torch.arange(len(ids)).float()[:, None] for ids in sample_ids]
+    features = [torch.arange(len(each.digests)).float()[:, None] for each in images]
     for ids, assigned, placed in zip(
         earlier.ids, earlier.assigned, earlier.features_of_assigned(features), strict=True
     ):
@@ -196,11 +204,10 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
 
 def test_images_that_are_set_aside_are_those_of_no_category(trained_run: Path) -> None:
     run = RunDirectory(trained_run)
-    sample_ids = [np.array(run.assignments(stage)["sample_ids"]) for stage in (0, 1)]
     registry = load_registry(trained_run / "stage1")
     new = next(each for each in registry.active if not each.known)
     edits.set_aside(registry, new.id)
-    earlier = type(earlier_images(run, sample_ids))(registry, earlier_images(run, sample_ids).ids)
+    earlier = AssignedImages(registry, earlier_images(run, images_of(run, 2), {}).ids)
     prototypes = registry.prototypes[[registry.category(0).prototype_row, new.prototype_row]]
     found = Discovery(np.array([0, new.id + 50]), torch.from_numpy(prototypes.copy()), [0, new.id + 50])
     after, observed = observe_stage(earlier, found, np.array([9001, 9002]), ["a", "b"])

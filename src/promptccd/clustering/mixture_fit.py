@@ -41,18 +41,21 @@ class MixtureParameters:
     num_iterations: int = 0
 
 
+@dataclass(frozen=True)
 class MixtureSteps:
     """Expectation-maximisation on some points.
 
-    Args:
+    Attributes:
         points: ``(N, D)``, centred: float32 cancels far from the origin.
         fixed: ``(N,)`` component of every point, -1 where it is free.
         floor: added to every variance.
         spherical: whether a component has one variance, the mean over dimensions, and not one per dimension.
     """
 
-    def __init__(self, points: Tensor, fixed: Tensor, floor: float, spherical: bool = False):
-        self.points, self.fixed, self.floor, self.spherical = points, fixed, floor, spherical
+    points: Tensor
+    fixed: Tensor
+    floor: float
+    spherical: bool = False
 
     def initialize(self, members: Tensor, centres: Tensor) -> MixtureParameters:
         """The means, variances and sizes of groups ``(N,)``; those without points have centres ``(K, D)``."""

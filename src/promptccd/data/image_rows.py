@@ -163,7 +163,8 @@ class ImageRows:
 
     def name_of(self, row: int) -> str:
         """The path of a row's file in the data set; empty for a row that contains its image."""
-        path = self._paths.get(int(row), "")
+        if not (path := self._paths.get(int(row))):
+            return ""
         root = next((each for each in self._roots if is_below(path, each)), "")
         return display_name(os.path.relpath(path, root).replace(os.sep, "/") if root else path)
 

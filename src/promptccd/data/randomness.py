@@ -29,8 +29,16 @@ def seed_of(*position: int | str) -> int:
         TypeError: a part is neither an integer nor a string. Booleans and floats are refused because
             ``True == 1 == 1.0`` would make one position look like another.
     """
-    digest = hashlib.sha256(b"".join(_encode(part) for part in position)).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
+    digest = hashlib.sha256()
+    for part in position:  # kind, length, content: no two positions have the same encoding
+        if isinstance(part, str):
+            kind, content = b"s", part.encode("utf-8", "surrogatepass")
+        elif isinstance(part, int | np.integer) and not isinstance(part, bool):
+            kind, content = b"i", b"%d" % int(part)
+        else:
+            raise TypeError(f"Expected an int or a str for every part of a position, got {part!r}.")
+        digest.update(kind + b"%d:" % len(content) + content)
+    return int.from_bytes(digest.digest()[:8], "big") >> 1
 
 
 def torch_generator(*position: int | str) -> "torch.Generator":
@@ -43,14 +51,3 @@ def torch_generator(*position: int | str) -> "torch.Generator":
 def numpy_generator(*position: int | str) -> np.random.Generator:
     """A generator of NumPy, seeded by its position in the run (see `seed_of`); cheap enough per image."""
     return np.random.default_rng(seed_of(*position))
-
-
-def _encode(part: int | str) -> bytes:
-    """Kind, length, content: no two positions have the same encoding."""
-    if isinstance(part, str):
-        kind, content = b"s", part.encode("utf-8", "surrogatepass")
-    elif isinstance(part, int | np.integer) and not isinstance(part, bool):
-        kind, content = b"i", b"%d" % int(part)
-    else:
-        raise TypeError(f"Expected an int or a str for every part of a position, got {part!r}.")
-    return kind + b"%d:" % len(content) + content

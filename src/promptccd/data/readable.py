@@ -52,11 +52,12 @@ _SCHEMA = pa.schema({
 })  # fmt: skip
 
 
+@dataclass(eq=False)
 class _Decoding(Dataset):
     """Every image as a row of `_SCHEMA`; decoded in loader processes, if there are any."""
 
-    def __init__(self, images: Stage | ImageRows, views: ViewOptions | None):
-        self.images, self.views = images, views
+    images: Stage | ImageRows
+    views: ViewOptions | None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -80,17 +81,18 @@ class _Decoding(Dataset):
             yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
 
 
+@dataclass
 class ImageCache:
     """Copies of all images that a training will see.
 
-    Args:
+    Attributes:
         views: views that will be cut; `None` to make no copies.
         folder: where copies are stored; `None` to keep up to `MEMORY_BYTES` of each stage in memory.
     """
 
-    def __init__(self, views: ViewOptions | None, folder: Path | None = None):
-        self._views, self._folder = views, folder
-        self._opened: dict[ImageRows, datasets.Dataset] = {}
+    views: ViewOptions | None
+    folder: Path | None = None
+    _opened: dict[ImageRows, datasets.Dataset] = field(default_factory=dict)
 
     @classmethod
     def at(cls, place: str, views: ViewOptions) -> "ImageCache":
@@ -100,21 +102,21 @@ class ImageCache:
 
     def of(self, stage: Stage, num_workers: int | None, progress: Progress) -> datasets.Dataset:
         """A row of `_SCHEMA` for every image of a stage; images without a copy are decoded now."""
-        if self._folder is not None:
+        if self.folder is not None:
             whole = stage.images.whole
             try:
                 if whole not in self._opened:
-                    self._opened[whole] = self._stored(self._folder, whole, num_workers, progress)
+                    self._opened[whole] = self._stored(self.folder, whole, num_workers, progress)
                 return self._opened[whole].select(stage.images.rows)
             except (DiskError, OSError) as error:
                 logger.warning(
                     "%s Copies of images are kept in memory where they fit, and other images are decoded for every "
                     "view. --image_cache names another folder.", error,
                 )  # fmt: skip
-                self._folder = None
+                self.folder = None
         batches, room = list[pa.RecordBatch](), MEMORY_BYTES
         label = f"stage {stage.index}: reading images"
-        for batch in _Decoding(stage, self._views).batches(num_workers, progress, label):
+        for batch in _Decoding(stage, self.views).batches(num_workers, progress, label):
             room -= batch.nbytes
             nothing = pa.nulls(len(batch), pa.large_binary())
             batches.append(batch if room >= 0 else batch.set_column(5, "pixels", nothing))
@@ -124,9 +126,9 @@ class ImageCache:
         self, folder: Path, images: ImageRows, num_workers: int | None, progress: Progress
     ) -> datasets.Dataset:
         """The copies of a whole table, mapped; a missing file is made first, or waited for."""
-        assert self._views is not None
+        assert self.views is not None
         digest = hashlib.blake2b(digest_size=16)  # of all that the copies depend on
-        digest.update(repr((COPY_FORMAT, self._views.resize_size, images.decoding, _decoders())).encode())
+        digest.update(repr((COPY_FORMAT, self.views.resize_size, images.decoding, _decoders())).encode())
         for key in images.content_keys():
             digest.update(b"%d " % len(key) + key)
         path = folder / f"{digest.hexdigest()}.arrow"
@@ -138,7 +140,7 @@ class ImageCache:
             for _ in progress(waiting, 0, "waiting for copies of images that another process makes"):
                 pass
             if (found := _mapped(path)) is None:
-                _write(path, _Decoding(images, self._views).batches(num_workers, progress), len(images))
+                _write(path, _Decoding(images, self.views).batches(num_workers, progress), len(images))
                 found = datasets.Dataset.from_file(str(path))
             return found
         finally:

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -94,16 +95,12 @@ class CategorySplit:
     rule: str = "mixed"
     contents: tuple[str, ...] = ()
 
-    def up_to(self, stage: int) -> "CategorySplit":
-        """The split as it was when a stage was trained: streams may have followed."""
-        return self if self.rule != "streams" else self.first(stage + 1)
-
     def first(self, num_stages: int) -> "CategorySplit":
         """The split of so many streams, the labelled stage counted."""
         ids, contents = self.sample_ids[:num_stages], self.contents[:num_stages]
         return split_in_streams(self.class_blocks[0], self.categories, ids, contents, self.seed)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Sha256 in hex; equal if and only if the same images are in the same stages."""
         content = {

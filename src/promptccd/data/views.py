@@ -7,6 +7,7 @@ The paper says DINO augmentation; we follow the code, whose numbers are publishe
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -54,11 +55,11 @@ def _at_size(image: Image.Image, size: tuple[int, int], resample: int = BICUBIC)
     return image.resize((size[0], image.height), resample).resize(size, resample)
 
 
+@dataclass(frozen=True)
 class TrainingViews:
     """Random views of one image."""
 
-    def __init__(self, options: ViewOptions):
-        self.options = options
+    options: ViewOptions
 
     @property
     def num_bytes(self) -> int:
@@ -159,8 +160,14 @@ class EvaluationView:
 
     @property
     def sides(self) -> tuple[int, int]:
-        """Height and width of a view, in pixels."""
-        return sides_of(self.processor)
+        """Height and width of a view, in pixels, which must not depend on the image."""
+        processor = self.processor
+        size = processor.crop_size if processor.do_center_crop else processor.size
+        if size is None or size.get("height") is None or size.get("width") is None:
+            raise ValueError(
+                f"Expected a crop, or a size of height and width, got size {shown(dict(processor.size))}."
+            )
+        return size["height"], size["width"]
 
     @property
     def num_bytes(self) -> int:
@@ -215,13 +222,3 @@ def normalise(
 def _per_channel(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
     """One value per channel, ``(3, 1, 1)``, on a device: to copy it for every batch would wait for the device."""
     return torch.tensor(values, dtype=torch.float32).view(3, 1, 1).to(device)
-
-
-def sides_of(processor: Any) -> tuple[int, int]:
-    """Height and width of processed images, which must not depend on the image."""
-    size = processor.crop_size if processor.do_center_crop else processor.size
-    if size is None or size.get("height") is None or size.get("width") is None:
-        raise ValueError(
-            f"Expected a crop, or a size of height and width, got size {shown(dict(processor.size))}."
-        )
-    return size["height"], size["width"]

@@ -256,7 +256,7 @@ class DiscoverySession:
 
     def _near_duplicates_of(self, intake: Intake, features: Tensor) -> NearDuplicates:
         used, mode = intake.used, self.near_duplicate_mode
-        if mode == "off" or intake.has_tiles:
+        if mode == "off" or not intake.source.shows_images:  # pictures of ids and texts are no evidence
             return NearDuplicates.none(len(used))
 
         def thumbnails(rows: Sequence[int]) -> list[bytes]:

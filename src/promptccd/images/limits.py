@@ -12,14 +12,10 @@ MIB = 2**20
 ANY = sys.maxsize
 MAX_PIXELS = 300_000_000
 BYTES_PER_PIXEL = 16  # that decoding may take: the file's own, as they are stored, and as RGB
+FILE_BYTES_PER_PIXEL = 8  # of the largest file: 16-bit RGBA; some plug-ins read all of it at once
 PAGES = ("first", "max", "mean")  # how the pages of a file become one picture
 FITS = ("crop", "pad", "squeeze")  # how an image that is not square becomes one
 BIT_DEPTHS = (8, 10, 12, 14, 16)  # that a picture's values may have
-
-
-def largest_file(max_pixels: int) -> int:
-    """Bytes of the largest file that is read: 16-bit RGBA without compression; some plug-ins read all at once."""
-    return 8 * max_pixels
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,7 @@ class IntakeLimits:
     """
 
     max_files: int = ANY
-    max_file_bytes: int = largest_file(MAX_PIXELS)
+    max_file_bytes: int = FILE_BYTES_PER_PIXEL * MAX_PIXELS
     max_total_bytes: int = ANY
     max_pixels: int = MAX_PIXELS
     max_ratio: int = 200
@@ -45,7 +41,8 @@ class IntakeLimits:
     def of_person(cls, *, max_files: int | None = None, max_pixels: int | None = None) -> "IntakeLimits":
         """Limits on a person's own files; `None` is the usual limit. Files are as large as such images may be."""
         pixels = max_pixels or MAX_PIXELS
-        return cls(max_files=max_files or ANY, max_pixels=pixels, max_file_bytes=largest_file(pixels))
+        most_bytes = FILE_BYTES_PER_PIXEL * pixels
+        return cls(max_files=max_files or ANY, max_pixels=pixels, max_file_bytes=most_bytes)
 
     @classmethod
     def for_visitors(cls) -> "IntakeLimits":
@@ -89,12 +86,13 @@ class SkippedFileError(Exception):
         self.is_passing = is_passing
 
 
+@dataclass
 class ByteBudget:
     """Counts the bytes that are read from a source, up to `max_total_bytes`; `where` is the source's name."""
 
-    def __init__(self, limits: IntakeLimits, where: str):
-        self.limits = limits
-        self._left, self._where = limits.max_total_bytes, where
+    limits: IntakeLimits
+    where: str
+    spent: int = 0
 
     def spend(self, count: int) -> None:
         """Count bytes that were read.
@@ -102,9 +100,9 @@ class ByteBudget:
         Raises:
             DataError: they exceed the budget.
         """
-        self._left -= count
-        if self._left < 0:
+        self.spent += count
+        if self.spent > self.limits.max_total_bytes:
             raise DataError(
-                f"{self._where} contains more than the limit of {self.limits.max_total_bytes} bytes in all. Give "
+                f"{self.where} contains more than the limit of {self.limits.max_total_bytes} bytes in all. Give "
                 "fewer images at a time."
             )

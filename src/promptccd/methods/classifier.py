@@ -13,10 +13,9 @@ from transformers import initialization as init
 
 from promptccd.methods.base import Objective
 from promptccd.methods.processes import Rows, same_on_all, sent
-from promptccd.models.backbone import blocks_of
+from promptccd.models.backbone import BottleneckHead, UnitHead, blocks_of
 from promptccd.models.base import CategoryDiscoveryModel
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
-from promptccd.models.head import BottleneckHead, UnitHead
 
 
 class CosineClassifier(nn.Module):

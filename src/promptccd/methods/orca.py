@@ -16,7 +16,7 @@ from promptccd.methods.classifier import (
     unevenness,
 )
 from promptccd.methods.processes import Rows, same_on_all, sent
-from promptccd.models.head import UnitHead
+from promptccd.models.backbone import UnitHead
 
 
 @strict

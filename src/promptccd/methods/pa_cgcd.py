@@ -22,7 +22,7 @@ from promptccd.methods.classifier import (
 )
 from promptccd.methods.exemplars import NO_LABEL
 from promptccd.methods.processes import Rows, same_on_all, sent
-from promptccd.models.head import UnitHead
+from promptccd.models.backbone import UnitHead
 
 
 @strict

@@ -17,18 +17,19 @@ from promptccd.clustering.parts import PartLabeller
 from promptccd.methods.base import Method
 from promptccd.methods.prompts import Pool, Selection
 from promptccd.models.backbone import (
+    ProjectionHead,
     Rotation,
     blocks_of,
     class_attention,
     class_row,
     class_token,
+    draw_truncated_normal,
     patch_count,
     patch_features,
     run_prefix,
 )
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
-from promptccd.models.head import ProjectionHead, draw_truncated_normal
 
 
 @strict

@@ -50,15 +50,11 @@ class CategorySpread:
         """Whether images of unknown categories can be distinguished; without training on the images they cannot."""
         return self.separation >= SEPARATED
 
-    def cpu(self) -> "CategorySpread":
-        """The same on the CPU, where groups are found in float64."""
-        return replace(self, whitener=self.whitener.cpu(), spreads=self.spreads.cpu())
-
     def of(self, rows: Sequence[int | None]) -> "CategorySpread":
-        """As above for these rows of `spreads`; `None` means an unmeasured category."""
-        unmeasured = NEWCOMERS * self.typical
-        spreads = [unmeasured if row is None else float(self.spreads[row]) for row in rows]
-        return replace(self, spreads=self.spreads.new_tensor(spreads))
+        """The same for these rows of `spreads`, on the CPU; `None` means an unmeasured category."""
+        spreads, unmeasured = self.spreads.cpu(), NEWCOMERS * self.typical
+        chosen = [unmeasured if row is None else float(spreads[row]) for row in rows]
+        return replace(self, whitener=self.whitener.cpu(), spreads=spreads.new_tensor(chosen))
 
     def squared(self, features: Tensor, prototypes: Tensor) -> Tensor:
         """Squared distances ``(N, C)`` of features to prototypes ``(C, D)`` in the metric, in typical spreads.

@@ -25,7 +25,9 @@ from promptccd.models.assignment import (
     nearest,
 )
 from promptccd.models.backbone import (
+    ProjectionHead,
     Rotation,
+    UnitHead,
     blocks_of,
     class_attention,
     class_row,
@@ -48,7 +50,6 @@ from promptccd.models.checkpoint import (
     without_key_report,
 )
 from promptccd.models.configuration import BACKBONE_TYPES, CategoryDiscoveryConfig, backbone_config_of
-from promptccd.models.head import ProjectionHead, UnitHead
 
 
 @dataclass
@@ -426,7 +427,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def spread_for(self, ids: Sequence[int]) -> CategorySpread | None:
         """As above for these categories, on the CPU; an unknown category gets the spread of a new category."""
         rows = {category: row for row, category in enumerate(self.config.category_ids)}
-        return None if self.spread is None else self.spread.cpu().of([rows.get(each) for each in ids])
+        return None if self.spread is None else self.spread.of([rows.get(each) for each in ids])
 
     @torch.no_grad()
     def assign(self, features: Tensor) -> Assignment:

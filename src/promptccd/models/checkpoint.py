@@ -32,7 +32,7 @@ from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-from promptccd.data.views import sides_of
+from promptccd.data.views import EvaluationView
 from promptccd.errors import CheckpointError, did_you_mean, nothing_at, one_line, shown
 from promptccd.images.rendering import Rendering
 from promptccd.models.configuration import (
@@ -433,7 +433,7 @@ def load_processor(name: str | os.PathLike[str] | FoundModel, **hub_options: Any
     try:
         processor = _processor(values)
         patch_size = backbone_config_of(vision).patch_size
-        for side in sides_of(processor):
+        for side in EvaluationView(processor).sides:
             require_between(side, patch_size, patch_size * MOST_PATCHES, name="the side of a view to be ")
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{PREPROCESSOR} of {found.place} is refused. {one_line(error)}") from error

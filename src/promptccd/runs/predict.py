@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from datasets import Dataset, Features
 from datasets import Image as ImageColumn
@@ -287,16 +288,11 @@ class Explanation:
         """Category, prompts and parts as JSON types; `save` writes the arrays into a file of their own."""
         values: dict[str, Any] = {"category": self.category, "name": self.name, "confidence": self.confidence}
         if self.prompts is not None and self.scores is not None:
-            times, best = Counter(self.prompts.ravel().tolist()), dict[int, float]()
-            for prompt, score in zip(
-                self.prompts.ravel().tolist(), self.scores.ravel().tolist(), strict=True
-            ):
-                best[prompt] = max(score, best.get(prompt, score))
-            found = sorted(best, key=lambda prompt: (-times[prompt], -best[prompt]))  # else as they come
-            values["prompts"] = [
-                {"prompt": self._name_of(each), "times": times[each], "best_score": best[each]}
-                for each in found
-            ]
+            acted = pd.DataFrame({"prompt": self.prompts.ravel(), "score": self.scores.ravel()})
+            found = acted.groupby("prompt", sort=False)["score"].agg(times="size", best_score="max")
+            found = found.sort_values(["times", "best_score"], ascending=False)  # else as they come
+            found.insert(0, "prompt", found.index.map(self._name_of))
+            values["prompts"] = found.to_dict("records")
         if self.parts is not None:
             values["patches_per_part"] = {
                 str(part): size for part, size in sorted(Counter(self.parts.ravel().tolist()).items())

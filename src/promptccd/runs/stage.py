@@ -173,19 +173,24 @@ class AssignedImages:
 
 
 def earlier_images(
-    run: RunDirectory, sample_ids: Sequence[np.ndarray], labels: Mapping[int, str] | None = None
+    run: RunDirectory, before: Sequence[StageImages], later_labels: Mapping[bytes, str]
 ) -> AssignedImages:
-    """Images of earlier stages, by their sample ids, with their categories when the next stage begins.
+    """Images of earlier stages, with their categories when the next stage begins.
 
-    Later labels, by sample id, count from the next stage on; no earlier stage is changed.
+    Later labels, by the digest of a picture, count from the next stage on; no earlier stage is changed.
     """
-    if not sample_ids:
+    if not before:
         return AssignedImages(None, [])
-    registry = load_registry(run.stage(len(sample_ids) - 1))
-    changes = Labelled()
-    if labels:
-        changes = apply_labels(registry, {key_of(sample): label for sample, label in labels.items()})
-    return AssignedImages(registry, [_categories_of(each, registry) for each in sample_ids], changes)
+    registry = load_registry(run.stage(len(before) - 1))
+    labels = {
+        key_of(sample): later_labels[digest]
+        for images in before
+        for sample, digest in zip(images.sample_ids.tolist(), images.digests, strict=True)
+        if digest in later_labels
+    }
+    changes = apply_labels(registry, labels)
+    ids = [_categories_of(images.sample_ids, registry) for images in before]
+    return AssignedImages(registry, ids, changes)
 
 
 def key_of(sample_id: int) -> str:

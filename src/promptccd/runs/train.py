@@ -15,6 +15,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from promptccd import systems
 from promptccd.clustering import CountEstimate
 from promptccd.clustering.spread import measure_spread
 from promptccd.data.randomness import torch_generator
@@ -58,7 +59,6 @@ from promptccd.training.devices import (
     device_problem,
     is_out_of_memory,
     log_device,
-    memory_used,
     reproducible,
     require_plain,
 )
@@ -158,6 +158,7 @@ class _Training:
     """The stages of one call of `train_run`, in one process."""
 
     view: EvaluationView
+    known_ids: np.ndarray  # categories of the labelled images
     # Of the stage in training:
     model: CategoryDiscoveryModel
     earlier: AssignedImages  # images of the stages before it
@@ -223,6 +224,8 @@ class _Training:
             self.started, index = time.monotonic(), stage.index
             images = StageImages.read(stage, workers, progress, cache, seen=seen, conflicting=conflicts)
             self.images.append(images)
+            if isinstance(stage, LabelledStage):
+                self.known_ids = stage.labels[images.positions]
             if index in finished:
                 continue
             figures, measured = same_on_all(self._train_stage(stage))  # every process has callbacks
@@ -249,8 +252,8 @@ class _Training:
             if self.is_main:
                 ensure_backbone(self.recipe, self.run, self.images[0], device, self.stop.progress)
             self.accelerator.wait_for_everyone()
-            self.model = stage_zero_model(self.recipe, self.run, self.images[0], self._known_ids(), device)
-        self.earlier = self._earlier_images()
+            self.model = stage_zero_model(self.recipe, self.run, self.images[0], self.known_ids, device)
+        self.earlier = earlier_images(self.run, self.images[:-1], self.stages.later_labels)
         if self.is_main:
             self._log_labels(stage)
         assigned = self.earlier.assigned
@@ -274,22 +277,11 @@ class _Training:
                     trainer.save(trainer.unsaved)
             raise
 
-    def _earlier_images(self) -> AssignedImages:
-        """Images of earlier stages with their categories after corrections and later labels."""
-        before, names = self.images[:-1], self.stages.later_labels
-        labels = {
-            sample: names[digest]
-            for images in before
-            for sample, digest in zip(images.sample_ids.tolist(), images.digests, strict=True)
-            if digest in names
-        }
-        return earlier_images(self.run, [images.sample_ids for images in before], labels)
-
     def _log_labels(self, stage: Stage) -> None:
         """Warn of categories without an image at stage 0, and log what later labels change before another stage."""
         given, made = self.stages.later_labels, self.earlier.labelled
         if isinstance(stage, LabelledStage):
-            bare = np.setdiff1d(np.arange(self.stages.num_known), self._known_ids())
+            bare = np.setdiff1d(np.arange(self.stages.num_known), self.known_ids)
             if len(bare):
                 logger.warning(
                     "Stage 0 has no image of %d of its %d categories, such as %s: they cannot be learnt, and their "
@@ -307,7 +299,7 @@ class _Training:
         """The trainer of a stage with its images, labels, replayed features, number of categories and exemplars."""
         arguments, images, labels, replay, memory = self.arguments, self.images[-1], None, None, None
         if isinstance(stage, LabelledStage):
-            labels = torch.from_numpy(stage.labels[images.positions])
+            labels = torch.from_numpy(self.known_ids)
         elif arguments.replay_samples:
             generator = torch_generator("replay", arguments.seed, stage.index)
             replay = self.model.replay(arguments.replay_samples, generator)
@@ -338,10 +330,11 @@ class _Training:
             self.model, self.images[-1], self.stages.num_known, self.arguments.seed,
         )  # fmt: skip
         model.config.stage, model.config.num_known = stage.index, num_known
-        self.earlier = self._earlier_images()  # with corrections made meanwhile
+        # With corrections made meanwhile.
+        self.earlier = earlier_images(self.run, self.images[:-1], self.stages.later_labels)
         features, before = self._features(), self.earlier.assigned
         if isinstance(stage, LabelledStage):
-            found, labels = labelled_categories(features[0], self._known_ids()), self._known_ids()
+            found, labels = labelled_categories(features[0], self.known_ids), self.known_ids
         else:
             if self.count is None:
                 self.count = same_on_all(self._counts.estimate(stage.index, features, before))
@@ -380,7 +373,9 @@ class _Training:
         measured = measure(
             model, images, self.view, ids, seed=training.seed, batch_size=training.feature_batch_size
         )
-        seconds, memory = round(time.monotonic() - self.started, 1), memory_used(self.accelerator.device)
+        device, seconds = self.accelerator.device, round(time.monotonic() - self.started, 1)
+        of_gpu = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None  # by this stage
+        memory = {"process": systems.peak_memory(), "accelerator": of_gpu}  # most bytes in use at once
         facts: dict[str, Any] = {"seconds": seconds, "peak_memory": memory, "instruments": measured}
         metrics: dict[str, float] = {}
         if index and self.stages.is_scored:
@@ -412,13 +407,14 @@ class _Training:
             exemplars = exemplars_after(
                 run, self.earlier, images, features, assignments, training, with_classes=model.predicts
             )
+        split = self.stages.split if self.stages.is_scored else self.stages.split.first(index + 1)
         card = stage_card(
             run,
             self.recipe,
             config,
-            fingerprint=self.stages.split.up_to(index).fingerprint,
+            fingerprint=split.fingerprint,
             category_ids=ids,
-            device=self.accelerator.device,
+            device=device,
             instruments=measured,
             corrections=sum(entry.kind != GROUPING for entry in registry.log),
         )
@@ -426,9 +422,6 @@ class _Training:
         return metrics, measured
 
     # Features and categories
-
-    def _known_ids(self) -> np.ndarray:
-        return self.stages.labelled.labels[self.images[0].positions]
 
     def _features(self) -> list[Tensor]:
         """Features of the images so far; of earlier stages only of images with a category."""

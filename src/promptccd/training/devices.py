@@ -14,7 +14,6 @@ from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from promptccd import systems
 from promptccd.data.loaders import workers_for
 from promptccd.errors import ConfigurationError, one_line
 from promptccd.training.options import TrainingArguments
@@ -163,9 +162,3 @@ def log_device(accelerator: Accelerator, num_workers: int | None) -> None:
         "float32" if precision == "no" else precision,
         workers_for(num_workers),
     )
-
-
-def memory_used(device: torch.device) -> dict[str, int | None]:
-    """The most bytes in use at once: of the process since it began, of a GPU since its stage began."""
-    accelerator = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    return {"process": systems.peak_memory(), "accelerator": accelerator}

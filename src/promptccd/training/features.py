@@ -30,6 +30,7 @@ SMALLEST_EFFECT = 1e-5  # 1 - cosine; on digits and creatures, prompts with a te
 DISTINCT_PROMPTS: dict[str, Any] = {
     "prompts_per_image": 1, "prompt_copies": 5, "prompt_scale": "tokens", "prompt_centred": True,
 }  # fmt: skip
+DISTINCT_OPTIONS = " ".join(f"--{name} {str(value).lower()}" for name, value in DISTINCT_PROMPTS.items())
 LEAST_CHOICE = 0.1  # of the effect of prompts; where it was a twentieth, tables equalled arbitrary prompts
 MOST_SHARING = 0.05  # share of the known categories; two similar categories of 140 need no new run
 
@@ -171,7 +172,7 @@ def defects(found: Mapping[str, float], precision: str) -> dict[str, str]:
             reason = f"prompts turn [CLS] by {effect:.1e} (1 - cosine), their choice by {choice:.1e}"
         if reason:
             defects["choice_effect"] = (
-                f"{reason}: the choice of prompts makes no difference. Give {suggested_options()}, in a new "
+                f"{reason}: the choice of prompts makes no difference. Give {DISTINCT_OPTIONS}, in a new "
                 "--output_dir; where that is so already, more copies."
             )
     if (sharing := found.get("categories_sharing", 0)) > MOST_SHARING:
@@ -186,11 +187,6 @@ def defects(found: Mapping[str, float], precision: str) -> dict[str, str]:
             "model.num_parts, in a new --output_dir."
         )
     return defects
-
-
-def suggested_options() -> str:
-    """`DISTINCT_PROMPTS` as options of the command line."""
-    return " ".join(f"--{name} {str(value).lower()}" for name, value in DISTINCT_PROMPTS.items())
 
 
 @torch.no_grad()

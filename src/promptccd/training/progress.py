@@ -80,9 +80,6 @@ class TrainingControl:
 class TrainingStopped(InterruptedRunError):
     """A callback asked to stop: the run was saved, and the same call continues it."""
 
-    def __init__(self, message: str):
-        super().__init__(message, 0)
-
 
 class StopRequest:
     """Context in which the first SIGINT or SIGTERM is only remembered.
@@ -138,7 +135,7 @@ class StopRequest:
     def error(self, what: str) -> InterruptedRunError:
         """The exception that ends the run, with the exit code of the signal, if any."""
         if not self.received and self.asked:
-            return TrainingStopped(f"Stopped by a callback: {what}. The same call resumes from there.")
+            return TrainingStopped(f"Stopped by a callback: {what}. The same call resumes from there.", 0)
         return InterruptedRunError(
             f"Interrupted: {what}. Run the same command again to resume from there.", self.received
         )
@@ -310,14 +307,16 @@ def read_history(run: Path) -> list[EpochRecord]:
 TRACKER_PROJECT = "promptccd"
 
 
+@dataclass
 class Tracking(CategoryDiscoveryCallback):
     """Reports a run to the tracker of `report_to`, or to the accelerator's own; epochs of all stages are its steps.
 
     The tracker stays open for later reports, such as evaluations: end it with `end_training` of the accelerator.
     """
 
-    def __init__(self, accelerator: Accelerator, name: str, manifest: Mapping[str, Any]):
-        self.accelerator, self.name, self.manifest = accelerator, name, manifest
+    accelerator: Accelerator
+    name: str
+    manifest: Mapping[str, Any]
 
     def on_train_begin(self, args: TrainingArguments, state: RunState, control: TrainingControl) -> None:
         """Start the requested tracker with the recipe as its settings, if it is not running.

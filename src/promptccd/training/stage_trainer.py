@@ -146,12 +146,6 @@ class TrainingState:
     step: int
     tensors: dict[str, Tensor]
 
-    @property
-    def sums(self) -> dict[str, Tensor]:
-        """The sums of losses, by name."""
-        own = self.tensors.items()
-        return {name.removeprefix("sum."): value for name, value in own if name.startswith("sum.")}
-
 
 @dataclass(eq=False)
 class StageTrainer:
@@ -220,7 +214,8 @@ class StageTrainer:
         shares = self.plan.shares(self.epochs, (first_epoch, first_step), *self._processes)
         batches = iter(training_loader(self.context, self.views, shares, self.arguments))
         self._saved = time.monotonic()
-        step, sums = first_step, resumed.sums if first_step else {}
+        of_sums = [name for name in resumed.tensors if name.startswith("sum.")]
+        step, sums = first_step, {name.removeprefix("sum."): resumed.tensors[name] for name in of_sums}
         try:
             with fast(self.model, self.arguments.frozen_precision):
                 for epoch in progress_bar(

@@ -139,11 +139,6 @@ class Intake:
         self.source.close()
 
     @property
-    def has_tiles(self) -> bool:
-        """Whether pictures of ids and texts stand for the items; such pictures are no evidence."""
-        return not self.source.shows_images
-
-    @property
     def miniatures(self) -> np.ndarray:
         """Grey pictures ``(N, 32, 32)`` uint8 of the used images, see `SeenImage`."""
         found = self._seen.small("miniature", (file.content_hash for file in self.used))

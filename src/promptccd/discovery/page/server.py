@@ -140,22 +140,19 @@ def token_check(token: str, cookie: str) -> Check:
     return refusal
 
 
+@dataclass(frozen=True)
 class RequestFilter:
     """ASGI application in front of another: it refuses requests, and adds headers to every answer.
 
-    Args:
+    Attributes:
         app: answers the requests that no check refuses.
         checks: each returns the answer to a request that it refuses, `None` otherwise; the first one decides.
         headers: of every answer to a request, in place of the application's. No other origin is ever let in.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        checks: Sequence[Check],
-        headers: Callable[[Request], Mapping[str, str]] = lambda request: HEADERS,
-    ):
-        self.app, self._checks, self._headers = app, checks, headers
+    app: ASGIApp
+    checks: Sequence[Check]
+    headers: Callable[[Request], Mapping[str, str]] = lambda request: HEADERS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request or pass it on."""
@@ -164,7 +161,7 @@ class RequestFilter:
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1008})  # which nothing here uses
         request = Request(scope)
-        added = self._headers(request)
+        added = self.headers(request)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -174,7 +171,7 @@ class RequestFilter:
                 headers.update(added)
             await send(message)
 
-        refused = next((each for check in self._checks if (each := check(request)) is not None), None)
+        refused = next((each for check in self.checks if (each := check(request)) is not None), None)
         await (refused or self.app)(scope, receive, send_with_headers)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from promptccd.discovery.project.rows import Rows, Snapshot
+from promptccd.discovery.project.rows import Rows, Snapshot, resolved
 from promptccd.discovery.project.store import stored_key
 from promptccd.errors import RegistryError
 
@@ -103,7 +103,7 @@ def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot
     if gone := {key for key, category in category_of.items() if category is None}:
         members = {key: category for key, category in members.items() if key not in gone}
     grouping = _Grouping(rows, groups, before._replace(members=members))
-    matched, targets = grouping.match(), grouping.targets()
+    targets = grouping.targets()
     sizes = Counter(target for target in targets.values() if target >= grouping.first_new)
     numbers = {  # ids for non-empty clusters without an id, largest first
         target: rows.new_category(stage) for target in sorted(sizes, key=lambda each: (-sizes[each], each))
@@ -117,7 +117,7 @@ def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot
     _write_images(rows, stage, before, category_of, {key: round(each, 6) for key, each in sure})
     ids = [
         numbers.get(grouping.first_new + cluster) if each == NEW else None if each == REJECTED else each
-        for cluster, each in enumerate(matched.tolist())
+        for cluster, each in enumerate(grouping.matched.tolist())
     ]
     grouping.update_prototypes(ids, placed)
     return tuple(ids)
@@ -190,10 +190,13 @@ class _Grouping:
                 )
             self.matched[cluster] = NEW if identity is None else self._now(identity)
         self._count_evidence()
+        self._match_shared_images()
+        self._join_merged()
+        self._match_prototypes()
 
     def _now(self, identity: int) -> int:
         """The category that contains the images of this category, or `REJECTED`."""
-        found = self._before.resolve(identity)
+        found = resolved(self._before.categories, identity)
         return REJECTED if found is None else found
 
     def _count_evidence(self) -> None:
@@ -218,13 +221,6 @@ class _Grouping:
         for identities in forbidden.values():
             for identity in rejected.intersection(identities):
                 self._totals[position[identity]] += 1
-
-    def match(self) -> np.ndarray:
-        """Match the clusters that the grouping does not name; returns `matched`."""
-        self._match_shared_images()
-        self._join_merged()
-        self._match_prototypes()
-        return self.matched
 
     def _match_shared_images(self) -> None:
         """One category per cluster, so that as many images as possible stay where they are.
@@ -275,7 +271,7 @@ class _Grouping:
                 self.matched[cluster] = self._now(identity)
 
     def targets(self) -> dict[str, int]:
-        """The target of every image that is grouped, once clusters are matched."""
+        """The target of every image that is grouped."""
         before, forbidden, targets = self._before, self._constraints.forbidden, dict[str, int]()
         for key, cluster in zip(self._groups.keys, self._groups.clusters.tolist(), strict=True):
             stays, found = before.members.get(key, NO_CATEGORY), int(self.matched[cluster])

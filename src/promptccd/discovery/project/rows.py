@@ -47,10 +47,6 @@ class Snapshot(NamedTuple):
     confidences: Mapping[str, float]
     pinned: Mapping[str, int]
 
-    def resolve(self, identity: int) -> int | None:
-        """See `Rows.resolve`."""
-        return _resolved(self.categories, identity)
-
 
 @dataclass(frozen=True)
 class StageChange:
@@ -234,7 +230,7 @@ class Rows(Store):
         """
         if identity not in self.categories:
             raise RegistryError(f"There never was a category {identity!r}: ids go up to {self.next_id - 1}.")
-        return _resolved(self.categories, identity)
+        return resolved(self.categories, identity)
 
     @property
     def prototypes(self) -> np.ndarray:
@@ -489,7 +485,8 @@ def alike_pairs(rows: Rows) -> list[tuple[int, int]]:
     return [(ids[first[each]], ids[second[each]]) for each in closest]
 
 
-def _resolved(categories: Mapping[int, Category], identity: int) -> int | None:
+def resolved(categories: Mapping[int, Category], identity: int) -> int | None:
+    """See `Rows.resolve`."""
     while (into := categories[identity].merged_into) is not None:
         identity = into
     return None if categories[identity].retired else identity
