@@ -6,10 +6,30 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import bench_gpu, bench_roofline, gpu_steps
+from benchmarks import bench_gpu, bench_roofline, diagnose, gpu_smoke, gpu_steps
 from benchmarks.bench_roofline import Kernel
 from tests.messages import TEXT
 from tests.pretend_device import teachable
+
+
+def test_steps_end_with_a_training_that_fails_and_keep_its_traceback(tmp_path: Path, monkeypatch) -> None:
+    steps = [(step, ["verify", str(tmp_path)]) for step in ("train", "verify")]
+    for order, failed in ((steps, ["train"]), (steps[::-1], ["train", "verify"])):
+        monkeypatch.setattr(gpu_smoke, "steps_of", lambda name, folder, order=order: iter(order))
+        gpu_smoke.run_case("promptccd", tmp_path)
+        written = json.loads((tmp_path / "promptccd.json").read_text())
+        assert list(written["failed"]) == list(written["seconds"]) == failed
+        assert "Traceback" in written["failed"]["train"]["traceback"]
+
+
+@pytest.mark.moderate
+def test_a_case_is_read_where_it_is_done_and_ended_where_it_takes_too_long(tmp_path: Path) -> None:
+    (tmp_path / "happy.json").write_text('{"name": "happy", "failed": {}, "seconds": {"train": 2.0}}')
+    found = gpu_smoke.smoke(tmp_path, on_cpu=True, seconds=0.2, names=["happy", "promptccd"])
+    assert found["failed"] == ["promptccd"]
+    assert "not finished after 0 s" in gpu_smoke.text_of(found)
+    assert "happy                        2 s, failed: none" in gpu_smoke.text_of(found)
+    assert not (tmp_path / "promptccd.json").exists()
 
 
 def test_a_part_is_measured_once_and_one_that_raises_stops_no_other(
@@ -86,6 +106,30 @@ def test_frozen_blocks_in_bfloat16_cast_nothing_anew_and_take_fewer_kernels(tmp_
     assert usual["teraflop"] == pytest.approx(frozen["teraflop"], rel=0.02)
     assert usual["gigabytes"] > frozen["gigabytes"]
     assert f"{frozen['kernels']:.0f} kernels" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_backbone_is_measured_on_labelled_images(
+    backbone_folder: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    words = [str(backbone_folder), str(image_folder), *["--seeds", "1", "2", "--floors", "0.01", "1"]]
+    words += ["--restarts", "2", "--device", "cpu", "--out", str(tmp_path / "found.json")]
+    diagnose.main(words)
+    found = json.loads((tmp_path / "found.json").read_text())
+    (only,) = found["answers"]
+    assert (found["images"], only["categories"], len(found["verdict"])) == (150, 5, 3)
+    assert list(only["rows"]) == ["k-means", "diag 0.01", "diag 1"]
+    assert len(only["rows"]["k-means"]["all"]) == 2
+    prompts = found["prompts"]
+    assert (prompts["components"], prompts["prompts"], prompts["shared"]) == (2, 2, 2.0)
+    assert prompts["choice_effect"] < 1e-12
+    assert prompts["prompt_effect"] > 0
+    assert prompts["told_apart"][1] > 0
+    assert len(prompts["cosines"]["raw"]) == 2
+    assert set(prompts["lengths"]) == {
+        "patches entering block 0", "[CLS] entering block 0", "tokens entering the last block",
+        "means of the mixture",
+    }  # fmt: skip
 
 
 @pytest.mark.slow

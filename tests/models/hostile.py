@@ -23,6 +23,13 @@ Tensors = dict[str, torch.Tensor]
 
 CONFIG, WEIGHTS, PROCESSOR = "config.json", "model.safetensors", "preprocessor_config.json"
 INDEX = "model.safetensors.index.json"
+GAUSSIAN_NUMBERS = (
+    "num_known",
+    "known_share",
+    "temperature",
+    "sharpness",
+    "balance",
+)  # of `CategoryGaussians`
 SHARDS = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
 EVIL_MAP = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil", "AutoImageProcessor": "evil.Evil"}
 CANARY = "evil-ran"
@@ -365,12 +372,39 @@ CONFIGS |= {
 }
 TABLE[37, "backbone", False] |= {"a backbone called a stage": config(model_type="promptccd")}
 
-# Sizes that would fill memory, and what does not fit together; other bounds are those of `test_checkpoint`
+# Numbers, and what stands where one is expected
+SPREAD = {"typical": 1.0, "reach": 2.0, "border": 3.0, "slope": 4.0, "temperature": 0.1, "separation": 0.95}
+NUMBERS: list[tuple[str, list[Any]]] = [
+    ("vision_config__hidden_size", [10**7, 0, -32, 32.0, "32", True, None, [32]]),
+    ("vision_config__num_hidden_layers", [10**12, -1]),
+    ("vision_config__num_attention_heads", [0, 5]),
+    ("vision_config__mlp_ratio", [10**7, -4]),
+    ("vision_config__image_size", [10**6, 4, [16, 16]]),
+    ("vision_config__patch_size", [0, -8]),
+    ("vision_config__num_channels", [10**9, 4]),
+    ("vision_config__layer_norm_eps", [0, -1.0]),
+    ("vision_config__drop_path_rate", [7]),
+    ("vision_config__hidden_act", ["__import__", ["gelu"]]),
+    ("vision_config__qkv_bias", ["yes"]),
+    ("native_categories", [7, [0, 1, 4, 9, 0, 0], [2**70], ["0"]]),
+    (
+        "spread",
+        [None, {}, 3, [1.0], SPREAD | {"reach": 0}, SPREAD | {"slope": "steep"}, SPREAD | {"more": 1}],
+    ),
+    ("gaussians", [{}, 3, {"ids": 1, **dict.fromkeys(GAUSSIAN_NUMBERS, 1)}]),
+    ("stage", ["newest"]),
+    ("dtype", ["int8", "os.system", {"": "float32"}]),
+    ("count_estimate", [{}, 3, {"count": 2, "low": 3, "high": 1, "method": "x", "margin": "y"}]),
+    ("category_ids", [7, [0, 0], [0, -1], [0, 2**70], [0, "1"], [False, True], list(range(100_001))]),
+    ("category_names", [[0, 1], ["zero", "\u001b]0;owned\u0007"], ["zero", "x" * 10**6]]),
+    ("category_names", [["zero", "one\n/etc/passwd\tzero\tknown\t1.000"]]),
+]
 CONFIGS |= {
-    "a wide backbone": config(vision_config__hidden_size=10**7),
-    "an activation that is none": config(vision_config__hidden_act="__import__"),
-    "a deep backbone": config(vision_config__num_hidden_layers=10**12),
-    "a line in a name": config(category_names=["zero", "one\n/etc/passwd\tzero\tknown\t1.000"]),
+    f"{number}.{place} {key}": config(**{key: value})
+    for number, (key, odd) in enumerate(NUMBERS)
+    for place, value in enumerate(odd)
+}
+CONFIGS |= {
     "an id without a name": config(category_ids=[0]),
     "two million categories": config(category_ids=list(range(2 * 10**6))),
     "patches": config(vision_config__image_size=4096, vision_config__patch_size=1),
@@ -425,12 +459,44 @@ for _file in (CONFIG, PROCESSOR, WEIGHTS):
     }
 FILES |= {"weights in another folder": outside}
 
-# Image processors; bounds of their values are those of `test_checkpoint`
+# Image processors
+KIND = "image_processor_type"
+PROCESSORS: dict[str, list[Any]] = {
+    "auto_map": [{"AutoImageProcessor": "evil.Evil"}],
+    KIND: ["Evil", "CLIPImageProcessor", ["BitImageProcessor"], None],
+    "feature_extractor_type": ["evil.Evil"],
+    "size": [
+        {"shortest_edge": 200_000},
+        {"shortest_edge": 0},
+        -4,
+        True,
+        "224",
+        {"longest_edge": 18},
+        {"height": 18},
+    ],
+    "crop_size": [{"height": 200_000, "width": 200_000}, {"height": 16.5, "width": 16}],
+    "do_center_crop": ["yes"],
+    "do_resize": [False],
+    "do_normalize": [False],
+    "do_rescale": [7],
+    "do_pad": [True],
+    "rescale_factor": [0.0, 1e30],
+    "resample": [99, -1, "evil"],
+    "image_mean": ["grey", [0.5], [0.5, "x", 0.5], [0.5, 1e30, 0.5]],
+    "image_std": [[0.5, 0.0, 0.5], [0.5, -1.0, 0.5], [0.5, 1e-30, 0.5], [True, True, True]],
+    "trust_remote_code": [True],
+    "__call__": ["evil"],
+}
+EVIL_PROCESSOR = processor(image_processor_type="Evil", auto_map={"AutoImageProcessor": "evil.Evil"})
+for _base in ("promptccd", "backbone"):
+    TABLE[37, _base, False] |= {
+        f"processor of a {_base}: {key} {place}": processor(**{key: value})
+        for key, odd in PROCESSORS.items()
+        for place, value in enumerate(odd)
+        if _base == "promptccd" or place == 0
+    }
 CONFIGS |= {
-    "processor with code": processor(
-        image_processor_type="Evil", auto_map={"AutoImageProcessor": "evil.Evil"}
-    ),
-    "processor of many pixels": processor(size={"shortest_edge": 200_000}),
+    "processor with code": EVIL_PROCESSOR,
     "processor of two edges": processor(size={"shortest_edge": 18, "longest_edge": 10**9}),
     "processor below a patch": processor(crop_size={"height": 4, "width": 16}),
     "processor of many patches": processor(crop_size={"height": 2048, "width": 2048}),

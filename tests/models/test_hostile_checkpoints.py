@@ -158,7 +158,7 @@ def test_a_hostile_checkpoint_is_refused_or_loads_with_its_numbers(
 
 
 WAYS_IN = [each for each in CASES if each.name in {
-    "types by part", "a wide backbone", "config.json deep", "type zzz",
+    "types by part", "0.0 vision_config__hidden_size", "config.json deep", "type zzz",
     "processor with code", "config.json a pipe", "header without end", "nan in layer.0", "weights of int8",
     "a shard that is absolute", "pickle called safetensors", "a head",
 }]  # fmt: skip
@@ -216,4 +216,4 @@ def test_the_harness_sees_code_that_runs(honest: Path, tmp_path: Path) -> None:
 
 def test_there_are_hundreds_of_them() -> None:
     assert len(WAYS_IN) == 12
-    assert len(CASES) == len({each.name for each in CASES}) == 274
+    assert len(CASES) == len({each.name for each in CASES}) == 379

@@ -51,7 +51,7 @@ MORE = {  # tests of an area beside those that are called after it
     **dict.fromkeys(("__init__.py", "on_demand.py"), "cli/test_quick.py"),
     "__main__.py": "cli/test_first_hour.py",
     "errors.py": "cli/test_mistakes.py cli/test_values.py test_any_system.py",
-    "disk.py": "test_formats.py discovery/test_discover.py",
+    "disk.py": "test_planted_links.py test_formats.py discovery/test_discover.py",
     "database.py": "discovery/project/test_store.py discovery/test_cache.py discovery/intake/test_seen.py",
     "pipeline.py": "models/test_expectations.py models/test_trainer_and_adapters.py",
     "processes.py": "test_pretended_windows.py cli/test_exit_codes.py test_disks.py",

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ import pytest
 from promptccd import reports
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings
-from promptccd.errors import RunError
+from promptccd.errors import InterruptedRunError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.locks import FolderLock
 from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep, states_of
@@ -237,6 +238,26 @@ def test_a_cell_that_is_killed_takes_nothing_along(
     assert "tiny-seed1: FAILED, see" in caplog.text
     assert list(result.scores) == ["tiny-seed2"]
     assert stage_hashes(cells[1].path) == stage_hashes(undisturbed / "tiny-seed2")
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_the_cell_at_work_and_the_same_call_goes_on(
+    recipes: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    cells = plan(recipes, tmp_path)
+
+    def interrupt() -> None:
+        while not (tmp_path / "tiny-seed1" / "stage0").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(InterruptedRunError, match=TEXT["of-2-cells-are-finished"]) as error:
+        run_sweep(cells, tmp_path)
+    assert error.value.exit_code == 128 + signal.SIGINT
+    assert not (tmp_path / "tiny-seed2").exists()
+    assert run_sweep(cells, tmp_path).failures == {}
+    assert hashes(cells) == hashes(plan(recipes, undisturbed))
 
 
 @pytest.mark.slow
