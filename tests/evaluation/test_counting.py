@@ -24,7 +24,9 @@ SETTING = Setting(known=10, new=5, images=24, imbalance=1, seed=4, width=96, pow
 
 
 def counting_by(name: str | list[int], **options: Any) -> Counting:
-    return Counting(TrainingArguments(**{"replay_samples": 12, "seed": 3, "category_count": name, **options}))
+    values = {"replay_samples": 12, "seed": 3, "category_count": name, **options}
+    arguments = TrainingArguments(**values)
+    return Counting(arguments, arguments.counting)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def option(
 
 
 class Options:
-    """Base class of a recipe's sections: dataclasses whose values are read and checked when one is made."""
+    """Base class of sections of options, which are dataclasses: values are read and checked when one is made."""
 
     section: ClassVar[str]  # name of the section
 
@@ -55,23 +55,13 @@ class Options:
         for item in fields(self):  # type: ignore[arg-type] # every section is a dataclass
             value = read_value(f"{self.section}.{item.name}", getattr(self, item.name), item.type)
             object.__setattr__(self, item.name, value)  # some sections are frozen
-        require_in_range(self)
-
-
-def require_in_range(section: Any) -> None:
-    """Refuse a dataclass with a number outside the range that its field declares.
-
-    Raises:
-        ConfigurationError: naming the field, its range and the value.
-    """
-    for item in fields(section):
-        allowed, value = item.metadata.get(_RANGE), getattr(section, item.name)
-        if allowed is None or value is None or isinstance(value, str | list):  # some fields also take these
-            continue
-        low, high, above = allowed
-        if not low <= value <= high or (above and value == low) or value == math.inf:
-            expected = f"<= {high}" if value > high else f"{'>' if above else '>='} {low}"
-            raise ConfigurationError(f"Expected {item.name} {expected}, got {reprlib.repr(value)}.")
+            allowed = item.metadata.get(_RANGE)
+            if allowed is None or value is None or isinstance(value, str | list):  # some take these too
+                continue
+            low, high, above = allowed
+            if not low <= value <= high or (above and value == low) or value == math.inf:
+                expected = f"<= {high}" if value > high else f"{'>' if above else '>='} {low}"
+                raise ConfigurationError(f"Expected {item.name} {expected}, got {reprlib.repr(value)}.")
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -328,7 +328,7 @@ class StageImages:
         """What the image at an index among the readable images."""
         return self.stage.name_of(int(self.positions[index]))
 
-    @property
+    @cached_property
     def sample_ids(self) -> np.ndarray:
         """Row number in the source data set of every readable image, ``(N,)``."""
         return self.stage.sample_ids[self.positions]

@@ -1,9 +1,9 @@
 """Options of a discovery, in a module that does not import torch, so that help is quick."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
-from promptccd.data.options import option, require_in_range
+from promptccd.data.options import Options, option
 
 Precision = Literal["auto", "fp32", "bf16"]
 NearDuplicateMode = Literal["auto", "exact", "off"]
@@ -14,7 +14,7 @@ PAGE, TABLE = "discovery.html", "assignments.csv"  # results of the newest disco
 
 
 @dataclass(frozen=True)
-class AdaptationOptions:
+class AdaptationOptions(Options):
     """Options for training a stage on a person's images.
 
     Attributes:
@@ -24,13 +24,12 @@ class AdaptationOptions:
         replay_samples: features drawn per component of the last mixture, for variants with a mixture.
 
     Raises:
-        ConfigurationError: a number is out of range.
+        ConfigurationError: a value is of another type, or out of range.
     """
+
+    section: ClassVar = "adaptation"
 
     epochs: int = option(10, low=1, high=999_999)
     batch_size: int = option(64, low=2, high=2**20)
     learning_rate: float = option(0.01, low=0, above=True)
     replay_samples: int = option(100, low=0, high=1_000_000)
-
-    def __post_init__(self) -> None:
-        require_in_range(self)

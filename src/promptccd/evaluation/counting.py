@@ -1,6 +1,7 @@
 """Sources of the number of categories of a stage: the data set, the recipe, or an estimate."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 import numpy as np
@@ -89,17 +90,18 @@ def _estimate(scores: dict[int, float]) -> CountEstimate:
 KMEANS_RESTARTS = 3  # per count that is tried: ranking counts needs less than grouping does
 
 
+@dataclass(frozen=True)
 class Counting:
     """The number of categories of every stage.
 
-    Args:
+    Attributes:
         arguments: of the training.
-        name: of `TrainingArguments.counting`, by default that of the arguments. ``known`` takes it from the data and
-            ``given`` from the recipe, as all rows of a table of the paper share theirs; others estimate it.
+        name: as `TrainingArguments.counting`. ``known`` takes it from the data and ``given`` from the recipe, as all
+            rows of a table of the paper share theirs; others estimate it.
     """
 
-    def __init__(self, arguments: TrainingArguments, name: str | None = None):
-        self.arguments, self.name = arguments, name or arguments.counting
+    arguments: TrainingArguments
+    name: str
 
     def number(self, stage: Stage) -> int:
         """The number without an estimate; recipes have none for the labelled stage."""

@@ -264,7 +264,8 @@ class RunEvaluation:
         recorded = load_configuration(self.run.stage(stage)).count_estimate
         if recorded is None:
             training = self.recipe.training
-            return CountEstimate.known(Counting(training).number(self.images[stage].stage))
+            counting = Counting(training, training.counting)
+            return CountEstimate.known(counting.number(self.images[stage].stage))
         return CountEstimate(**recorded)
 
     def true_ids(self, images: StageImages) -> np.ndarray:

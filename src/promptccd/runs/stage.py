@@ -163,14 +163,6 @@ class AssignedImages:
         """Per earlier stage, the ids of the images that have a category."""
         return [ids[ids != NO_CATEGORY] for ids in self.ids]
 
-    def features_of_assigned(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """Per earlier stage the features of images that have a category, and all features of later stages."""
-        masks = [torch.from_numpy(ids != NO_CATEGORY) for ids in self.ids]
-        return [
-            each if stage >= len(masks) or bool(masks[stage].all()) else each[masks[stage].to(each.device)]
-            for stage, each in enumerate(features)
-        ]
-
 
 def earlier_images(
     run: RunDirectory, before: Sequence[StageImages], later_labels: Mapping[bytes, str]

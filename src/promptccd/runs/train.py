@@ -22,6 +22,7 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import ImageCache, Original, StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import EvaluationView, TrainingViews
+from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.registry import CategoryRegistry, load_registry
 from promptccd.discovery.project.store import GROUPING
 from promptccd.disk import trusted
@@ -178,7 +179,7 @@ class _Training:
         self.accelerator, self.stop = accelerator, stop
         self.is_main, self.method = accelerator.is_main_process, method_named(recipe.model.variant)
         self.images: list[StageImages] = []  # of the stages so far
-        self._counts = Counting(self.arguments)
+        self._counts = Counting(self.arguments, self.arguments.counting)
         is_tracked = self.arguments.report_to != "none" or accelerator.trackers
         tracking = [Tracking(accelerator, run.name, run.manifest)] if is_tracked else []
         self.callbacks = Callbacks(
@@ -425,7 +426,11 @@ class _Training:
 
     def _features(self) -> list[Tensor]:
         """Features of the images so far; of earlier stages only of images with a category."""
-        return self.earlier.features_of_assigned([self._features_of(images) for images in self.images])
+        found = [self._features_of(images) for images in self.images]
+        for stage, ids in enumerate(self.earlier.ids):
+            if NO_CATEGORY in ids:  # most stages need no copy
+                found[stage] = found[stage][torch.from_numpy(ids != NO_CATEGORY).to(found[stage].device)]
+        return found
 
     def _features_of(self, images: StageImages, prompted: bool | None = None) -> Tensor:
         arguments, progress = self.arguments, self.stop.progress
