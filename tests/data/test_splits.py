@@ -113,7 +113,7 @@ def test_an_unlabelled_stage_has_nothing_to_read_a_label_from(stages: StageStrea
     for stage in stages[1:]:
         for images in (stage.images, stage.images.whole):
             kept = {"table", "_table", "_column", "_roots", "decoding", "whole", "rows", "name", "left_out"}
-            assert set(vars(images)) in (kept, {*kept, "_paths"})  # of files; these images are in memory
+            assert set(vars(images)) in (kept, {*kept, "_files"})  # of files; these images are in memory
             assert images.table.column_names == images._table.column_names == [images._column]
             assert not images.left_out
         assert stage.images._table.column_names == ["image"]

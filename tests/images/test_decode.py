@@ -382,7 +382,7 @@ DIM = np.linspace(0, 700, 48 * 36).astype(np.uint16).reshape(36, 48)  # needs 10
 )
 def test_a_file_that_says_its_depth_is_believed_unless_a_person_says_another(content):
     found = decode_image(content())
-    assert found.levels.said == 12
+    assert found.levels.own == (0, 4095)
     assert np.asarray(found.image).max() == round(700 / 4095 * 255)
     others = Decoding(rendering=Rendering(integer=(0, 65535)))
     assert pixels_of(decode_image(content(), others)) == pixels_of(found)

@@ -93,13 +93,12 @@ class ImageRows:
         change and first bytes: a data set may move, and a photograph that was rotated without a new time is noticed.
         """
         for first in range(0, len(self), ROWS_AT_ONCE):
-            for image in self._table[first : first + ROWS_AT_ONCE][self._column]:
-                content, path = (image or {}).get("bytes"), (image or {}).get("path")
-                if content is not None or path is None:
-                    yield hashlib.blake2b(content or b"", digest_size=16).digest()
+            for row, image in enumerate(self._table[first : first + ROWS_AT_ONCE][self._column], first):
+                if row not in self._files:
+                    yield hashlib.blake2b((image or {}).get("bytes") or b"", digest_size=16).digest()
                     continue
                 try:
-                    with opened_file(self._own_file(path)) as (stream, size):
+                    with opened_file(self._own_file(self._files[row])) as (stream, size):
                         key = b"%d %d " % (size, os.fstat(stream.fileno()).st_mtime_ns)
                         yield key + hashlib.blake2b(stream.read(IDENTITY_BYTES)).digest()
                 except SkippedFileError:
@@ -115,10 +114,10 @@ class ImageRows:
     def _deep_rows(self) -> Iterator[int]:
         """Rows that by their first bytes may have more than 8 bits a value."""
         starts = self._by_row(lambda content, _: compute.binary_slice(content, 0, DEPTH_BYTES))
-        named = dict(self._named_files())
         for row, start in enumerate(starts.to_pylist()):
+            file = self._files.get(row)
             with contextlib.suppress(SkippedFileError):  # it is skipped with its reason when it is read
-                head = first_bytes(self._own_file(named[row]), DEPTH_BYTES) if row in named else start or b""
+                head = first_bytes(self._own_file(file), DEPTH_BYTES) if file is not None else start or b""
                 if may_be_deep(head):
                     yield row
 
@@ -152,7 +151,7 @@ class ImageRows:
         Raises:
             DataError: naming the first such row and its file.
         """
-        for row, path in self._named_files():
+        for row, path in self._files.items():
             try:
                 self._own_file(path)
             except ForeignFileError as refused:
@@ -163,20 +162,18 @@ class ImageRows:
 
     def name_of(self, row: int) -> str:
         """The path of a row's file in the data set; empty for a row that contains its image."""
-        if not (path := self._paths.get(int(row))):
+        if not (path := self._files.get(int(row))):
             return ""
+        path = path if "://" in path else os.path.abspath(path)
         root = next((each for each in self._roots if is_below(path, each)), "")
         return display_name(os.path.relpath(path, root).replace(os.sep, "/") if root else path)
 
     @cached_property
-    def _paths(self) -> dict[int, str]:
-        return {row: path if "://" in path else os.path.abspath(path) for row, path in self._named_files()}
-
-    def _named_files(self) -> Iterator[tuple[int, str]]:
-        """Rows without bytes, and the path that each gives instead; found without touching an image."""
+    def _files(self) -> dict[int, str]:
+        """The path that each row without bytes gives instead; found without touching an image."""
         paths = self._by_row(lambda content, path: compute.if_else(compute.is_null(content), path, None))
         rows = np.flatnonzero(paths.is_valid().to_numpy())
-        return zip(rows.tolist(), paths.take(rows).to_pylist(), strict=True)
+        return dict(zip(rows.tolist(), paths.take(rows).to_pylist(), strict=True))
 
     def _by_row(self, of_column: Callable[[Any, Any], Any]) -> Any:
         """A value of every row, from the bytes and the paths of the column."""

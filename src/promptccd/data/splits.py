@@ -96,7 +96,9 @@ class CategorySplit:
     contents: tuple[str, ...] = ()
 
     def first(self, num_stages: int) -> "CategorySplit":
-        """The split of so many streams, the labelled stage counted."""
+        """The split as it was when so many stages were trained: streams may have followed."""
+        if self.rule != "streams":
+            return self
         ids, contents = self.sample_ids[:num_stages], self.contents[:num_stages]
         return split_in_streams(self.class_blocks[0], self.categories, ids, contents, self.seed)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 import numpy as np
+import pandas as pd
 from datasets import Dataset
 
 from promptccd.data import splits
@@ -385,25 +386,21 @@ def read_labels(
         rows = np.flatnonzero(ids != NO_CATEGORY)
         if not len(rows):
             raise DataError(f"{images.name!r} names no label: give a table of path,label, or leave it out.")
-        found, twice, unread = dict[bytes, str](), dict[bytes, str](), 0
-        for row, label in zip(rows.tolist(), ids[rows].tolist(), strict=True):
-            if (picture := images.decode(row).image) is None:
-                unread += 1
-                continue
-            digest, name = digest_of(np.asarray(picture)), categories[label]
-            if found.get(digest, name) != name:
-                twice[digest] = f"{found[digest]!r} and {name!r}"
-            found[digest] = name
-        names |= found
-        if unread:
+        pictures = (images.decode(row).image for row in rows.tolist())
+        digests = [None if each is None else digest_of(np.asarray(each)) for each in pictures]
+        found = pd.DataFrame({"digest": digests, "name": np.array(categories)[ids[rows]]}).dropna()
+        names |= dict(zip(found["digest"], found["name"], strict=True))
+        several = found.drop_duplicates().groupby("digest")["name"].agg(list)
+        twice = several[several.str.len() > 1]
+        if unread := len(rows) - len(found):
             logger.warning(
                 "%s: %d of %d images cannot be read: their labels do not count. Mend them, and give them again.",
                 images.name, unread, len(rows),
             )  # fmt: skip
-        if twice:
+        if len(twice):
             logger.warning(
                 "%s: %d pictures are listed with two labels, such as %s; the last counts. Keep one label of each.",
-                images.name, len(twice), next(iter(twice.values())),
+                images.name, len(twice), " and ".join(map(repr, twice.iloc[0][:2])),
             )  # fmt: skip
     return names
 

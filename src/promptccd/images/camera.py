@@ -10,9 +10,8 @@ import itertools
 import math
 import re
 import time
-from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import ExifTags, Image, TiffImagePlugin
 
@@ -42,19 +41,12 @@ _DATE_TAGS = (
 )
 
 
-@dataclass(frozen=True)
-class CameraRaw:
-    """Content of a camera RAW.
+class CameraRaw(NamedTuple):
+    """Content of a camera RAW."""
 
-    Attributes:
-        kind: its format, such as ``"RAF"``; ``"TIFF"`` for the many that are TIFF inside.
-        jpeg: the JPEG of full size in it; or empty.
-        orientation: the EXIF orientation of the photograph; `None` if unknown.
-    """
-
-    kind: str
-    jpeg: bytes
-    orientation: int | None = None
+    kind: str  # its format, such as "RAF"; "TIFF" for the many that are TIFF inside
+    jpeg: bytes  # the JPEG of full size in it, or empty
+    orientation: int | None  # the EXIF orientation of the photograph, if known
 
 
 def camera_raw(content: bytes) -> CameraRaw | None:

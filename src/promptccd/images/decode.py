@@ -17,18 +17,10 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from promptccd import systems
+from promptccd.images import kinds
 from promptccd.images.camera import camera_raw, capture_date
 from promptccd.images.colour import in_srgb
 from promptccd.images.files import read_regular_file
-from promptccd.images.kinds import (
-    DEVELOP,
-    FEATURES,
-    FIRST_BYTES,
-    heif_plugin,
-    is_heif,
-    picture_kind,
-    why_skipped,
-)
 from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.rendering import PROBED, Levels, Rendering, deep_values, is_deep
 
@@ -213,7 +205,9 @@ def _decode_bytes(
         raise SkippedFileError("empty file")
     if (raw := camera_raw(content)) is not None:
         if not raw.jpeg:
-            raise SkippedFileError(f"camera RAW ({raw.kind}) without a JPEG of full size inside: {DEVELOP}")
+            raise SkippedFileError(
+                f"camera RAW ({raw.kind}) without a JPEG of full size inside: {kinds.DEVELOP}"
+            )
         found = _decode_bytes(raw.jpeg, decoding, enough, raw.orientation)
         notes = [f"camera RAW ({raw.kind}): the JPEG inside is used", found.verdict.note]
         if found.image is not None:
@@ -231,17 +225,21 @@ def _decode_bytes(
 
 def _open_picture(content: bytes) -> Image.Image:
     """The image, by the plug-in of its format; so Pillow's process-wide limit has no effect."""
-    head = content[:FIRST_BYTES]
-    if not (kind := picture_kind(head)):  # what reads HEIC may be installed later
-        raise SkippedFileError(why_skipped(head), is_passing=is_heif(head))
+    head = content[: kinds.FIRST_BYTES]
+    if not (kind := kinds.picture_kind(head)):  # what reads HEIC may be installed later
+        raise SkippedFileError(kinds.why_skipped(head), is_passing=kinds.is_heif(head))
     Image.init()
     try:
-        plugin = heif_plugin() if kind == "HEIC" else Image.OPEN[kind][0]
+        plugin = kinds.heif_plugin() if kind == "HEIC" else Image.OPEN[kind][0]
         return plugin(io.BytesIO(content), "")
     except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
         raise SkippedFileError(f"more pixels than Pillow opens of a {kind} file") from error
     except Exception as error:  # of a dozen kinds, on hostile headers and too few bytes; may name paths
-        advice = f": save it with one or three bands of 8 or 16 bits, or {FEATURES}" if kind == "TIFF" else ""
+        advice = (
+            f": save it with one or three bands of 8 or 16 bits, or {kinds.FEATURES}"
+            if kind == "TIFF"
+            else ""
+        )
         raise SkippedFileError(f"damaged, truncated or unsupported {kind} file{advice}") from error
 
 

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -47,20 +47,13 @@ class Levels:
         kind: of its values.
         low: smallest value, without the most extreme pixels.
         high: largest value, without the most extreme pixels.
-        said: bits that the file says it has; `None` if it does not.
+        own: the window that the file says, or that its kind has by convention.
     """
 
     kind: ValueKind
     low: float
     high: float
-    said: int | None = None
-
-    @property
-    def own(self) -> Window | None:
-        """The window that the file says, or that its kind has by convention."""
-        if self.said is not None:  # PNG scales its values up
-            return 0, 2 ** (self.said if self.high <= 2**self.said - 1 else 16) - 1
-        return _UNIT if self.kind == "float" and self.low >= 0 and self.high <= 1 else None
+    own: Window | None = None
 
 
 @dataclass(frozen=True)
@@ -96,9 +89,10 @@ class Rendering:
         return cls(**windows, pages=values.get("pages"), fit=values.get("fit"))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types; a fit only if given."""
-        given = {name: value for name, value in asdict(self).items() if name != "fit" or value is not None}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+        """As JSON types."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()
+        }
 
     def over(self, other: "Rendering") -> "Rendering":
         """The other rule with what this one says in place of it."""
@@ -185,7 +179,11 @@ class DeepValues:
             raise SkippedFileError("no value is a finite number")
         cut = max(_FEWEST, int(_SHARE * usable.size)) if usable.size > 2 * _FEWEST + 1 else 0
         ordered = np.partition(usable, [cut, usable.size - 1 - cut])
-        levels = Levels(kind, ordered[cut].item(), ordered[-1 - cut].item(), self.said)
+        low, high = ordered[cut].item(), ordered[-1 - cut].item()
+        own: Window | None = _UNIT if kind == "float" and low >= 0 and high <= 1 else None
+        if self.said is not None:  # PNG scales its values up
+            own = 0, 2 ** (self.said if high <= 2**self.said - 1 else 16) - 1
+        levels = Levels(kind, low, high, own)
         decided = rendering.real if kind == "float" else rendering.integer
         low, high = rendering.given or levels.own or decided or _window_of([levels])
         shown = np.empty(self.values.shape, np.uint8)

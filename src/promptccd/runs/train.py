@@ -408,7 +408,7 @@ class _Training:
             exemplars = exemplars_after(
                 run, self.earlier, images, features, assignments, training, with_classes=model.predicts
             )
-        split = self.stages.split if self.stages.is_scored else self.stages.split.first(index + 1)
+        split = self.stages.split.first(index + 1)
         card = stage_card(
             run,
             self.recipe,
