@@ -44,6 +44,8 @@ SHOWN = {  # media types of the files that every browser shows or plays, by suff
     ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png", ".gif": "image/gif", ".bmp": "image/bmp",
     ".webp": "image/webp", ".wav": "audio/wav", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".flac": "audio/flac",
 }  # fmt: skip
+# A part of every state of a project.
+EXPORTS = {"formats": [{"name": name, "title": each.title} for name, each in FORMATS.items()]}
 FILES = Path(__file__).with_name("bundle")
 BUNDLE = {"index.html": "text/html", "desk.js": "text/javascript", "licences.txt": "text/plain"}
 POLICY = (
@@ -92,7 +94,7 @@ def screens(
             if await run_in_threadpool(project.refresh) != since:
                 break
             await asyncio.sleep(LOOKS_EVERY_S)
-        return _json(_state(await run_in_threadpool(project.summary)))
+        return _json(await run_in_threadpool(project.summary) | EXPORTS)
 
     return [
         Route("/", bundle),
@@ -126,11 +128,6 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 def _json(value: Any) -> Response:
     return Response(json.dumps(value), media_type="application/json", headers=NOT_KEPT)
-
-
-def _state(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """A summary of a project with the export formats."""
-    return {**summary, "formats": [{"name": name, "title": each.title} for name, each in FORMATS.items()]}
 
 
 # Targets of an address
@@ -281,7 +278,7 @@ def _corrected(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]
         with project.blind() if asked.get("blind") is True else nullcontext():
             getattr(project, correction)(**arguments)
 
-    return _state(project.corrected(correct))
+    return project.corrected(correct) | EXPORTS
 
 
 def regrouped(
@@ -289,7 +286,7 @@ def regrouped(
 ) -> dict[str, Any]:
     """Find another number of groups, by `find` (default: by the project)."""
     count = _argument("count", Kind.ENTRY, asked.get("count"))
-    return _state(project.corrected(lambda: (find or project.regroup)(count)))
+    return project.corrected(lambda: (find or project.regroup)(count)) | EXPORTS
 
 
 # Photographs as files, on a person's own machine alone. A window names rows. Paths come from the project, and files are
