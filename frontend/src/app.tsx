@@ -101,7 +101,7 @@ function Head({ desk }: { desk: Desk }) {
     <div class="head">
       <div class="row" data-area="tools">
         <h2>{title}</h2>
-        <small>{t("photos", { n: desk.shown.length })}</small>
+        <small>{t("photos", { n: group ? group.size : desk.shown.length })}</small>
         {group && desk.hasKnown && <small class={`origin ${group.origin}`}>{t(group.origin)}</small>}
         <span class="space" />
         {group && group.size > 1 && <button onClick={() => split(desk, group.id)}>{t("splitDo")}</button>}

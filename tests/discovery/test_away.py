@@ -64,10 +64,23 @@ def test_a_deleted_photograph_is_not_counted_until_it_is_back(found, album, tmp_
     values = json.loads(listed(found, capsys, "--json"))
     assert sum(each["size"] for each in values) == 8
     assert sum(each["away"] for each in values) == 1
+    earlier, theirs = registry_in(found), Project(found)
+    (here, there), moved = sorted(each.id for each in earlier.active), "0-000.png"
+    here, there = (here, there) if theirs.find(moved) in theirs.members_of(here) else (there, here)
+    theirs.move([theirs.find(moved)], there)
+    assert theirs.changes_since(earlier).grown == {there: (3, 4)}
+    theirs.undo()
     shutil.move(tmp_path / "kept.png", album / "1-002.png")
     assert state(found) == (8, 8, [True] * 8)
     Project(found).set_images_aside([ProjectView(found).photos.keys[0]])
     assert state(found) == (8, 7, [True] * 8)
+
+
+def test_images_that_a_model_was_trained_on_are_no_photographs_of_the_project(found, capsys):
+    theirs = Project(found)
+    theirs.observe(1, StageGroups(["row:0"], np.zeros(1, int), np.ones((1, theirs.prototypes.shape[1]))))
+    assert state(found)[:2] == (8, 8)
+    assert sum(int(line.split()[-1]) for line in listed(found, capsys).splitlines()[2:]) == 8
 
 
 @pytest.mark.moderate

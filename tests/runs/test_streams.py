@@ -208,7 +208,7 @@ def test_labels_that_come_later_count_in_the_next_stage(
             kind = kinds[f"{WEEKS[stage.index - 1]}/{stage.name_of(place)}"]
             assert registry.members[f"row:{sample}"] == ids[names[kind]]
     came_before = sum(not path.startswith("week03") for path in kinds)
-    assert f"before stage 3: {came_before} of {len(kinds)} are of images of earlier stages" in caplog.text
+    assert f"before stage 3: {len(kinds)}, for {came_before} images of earlier stages" in caplog.text
     train_run(Recipe.from_dict(values))
     assert f"{len(kinds)} later labels count from the next stream on" in caplog.text
 

@@ -99,13 +99,12 @@ def categories_command(options: argparse.Namespace) -> None:
 
 
 def _show_list(project: Project, options: argparse.Namespace) -> None:
-    away = Counter(project.members.get(key) for key in project.away())
+    away, here = (Counter(map(project.members.get, keys)) for keys in (project.away(), project.here()))
     shown = [each for each in project.categories.values() if options.json or not each.retired]
 
     def text() -> str:
         rows = [
-            [str(each.id), each.name, each.state.value, f"stage {each.born}", each.size - away[each.id]]
-            for each in shown
+            [str(each.id), each.name, each.state.value, f"stage {each.born}", here[each.id]] for each in shown
         ]
         lines = [table(["id", "name", "state", "since", "images"], rows)]
         if count := away.total():

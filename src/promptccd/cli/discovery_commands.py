@@ -175,7 +175,7 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
     if result.waiting:
         count, like = len(result.waiting), Counter(result.waiting.values()).most_common(LIKEST)
         lines.append(
-            f"{count} image{'s' * (count != 1)} fit{'s' * (count == 1)} nowhere yet, most like "
+            f"of all images so far, {count} fit{'s' * (count == 1)} nowhere yet, most like "
             f"{', '.join(name for name, _ in like)}: they are looked at again with the next images, and promptccd open "
             "shows them"
         )

@@ -16,8 +16,8 @@ def log_to_stderr() -> None:
     for name in ("transformers", "datasets", "huggingface_hub", "httpx", "httpx2", "fsspec"):
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("PIL").setLevel(logging.CRITICAL)  # the verdict on a file gives the reason
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     hide_bars()
-    warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; promptccd has its own limits
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch's, meant for accelerate
 
 

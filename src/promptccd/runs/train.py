@@ -123,7 +123,7 @@ def train_run(
         recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
         if is_main:
             logger.info(
-                "%d images of %d categories are labelled, %d in %d streams are not. Numbers of categories: %s "
+                "%d images of %d categories are labelled, %d are not (streams: %d). Numbers of categories: %s "
                 "(--category_count). Nothing is scored.", len(stages.labelled), stages.num_known,
                 sum(map(len, stages[1:])), len(stages) - 1, training.counting,
             )  # fmt: skip
@@ -291,8 +291,8 @@ class _Training:
                 )  # fmt: skip
         elif given:
             logger.info(
-                "Later labels, before stage %d: %d of %d are of images of earlier stages; %d change their category; "
-                "named: %s; new: %s.", stage.index, made.images, len(given), made.moved,
+                "Later labels, before stage %d: %d, for %d images of earlier stages; %d change their category; "
+                "named: %s; new: %s.", stage.index, len(given), made.images, made.moved,
                 ", ".join(made.named) or "none", ", ".join(made.new) or "none",
             )  # fmt: skip
 

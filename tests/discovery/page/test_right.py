@@ -58,7 +58,7 @@ def test_one_stays_drawn_until_somebody_looks_at_it_and_before_that_nothing_is_k
     edits.confirm(registry, [each for each in registry.members if each != key][:10])
     found = how_right(registry, registry.members)
     assert (found.share, found.low, found.high, found.looked, found.count) == (None, None, None, 10, COUNT)
-    assert "not known" in found.line()
+    assert found.line().startswith("You have looked at 10. Every fifth")
     assert draw(registry, registry.members)[:2] == (key, left - 10)
     edits.confirm(registry, [key])
     assert draw(registry, registry.members)[0] != key
@@ -273,7 +273,7 @@ def test_only_the_image_that_was_drawn_answers_a_draw(project: Path) -> None:
 
 def test_the_command_line_says_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["categories", str(project), "right"]) == 0
-    assert "not known" in capsys.readouterr().out
+    assert "You have looked at 0. Every fifth" in capsys.readouterr().out
     assert main(["categories", str(project), "list"]) == 0
     assert "drawn" not in capsys.readouterr().out
     opened = Project(project)

@@ -219,6 +219,12 @@ class Project(CategoryRegistry):
         there = present(seen.values())
         return sorted(key for key, each in seen.items() if key in images and not each.is_here(there))
 
+    def here(self) -> list[str]:
+        """Images that are counted: photographs that are where they were; in the folder of a stage, its images."""
+        seen = pictures_in(self._place.parent)
+        there = present(seen.values())
+        return [key for key in self.images if (seen[key].is_here(there) if key in seen else not seen)]
+
     # How much is right
 
     def how_right(self) -> Right:
@@ -260,9 +266,9 @@ class Project(CategoryRegistry):
                 self.sampled = None
 
     def _in_groups(self) -> list[str]:
-        """Images in a category of the result whose files are where they were."""
-        away, active, members = set(self.away()), {each.id for each in self.active}, self.members
-        return [key for key in self.images if key not in away and members.get(key) in active]
+        """Images of `here` in a category of the result."""
+        active, members = {each.id for each in self.active}, self.members
+        return [key for key in self.here() if members.get(key) in active]
 
     # Edits that need features
 

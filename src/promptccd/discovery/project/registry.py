@@ -162,7 +162,7 @@ class CategoryRegistry(Rows):
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
         """Changes since an earlier state, such as the last stage's checkpoint; edits count."""
-        return compare(earlier.snapshot(), self.snapshot(), self.stage)
+        return compare(earlier.snapshot(), self.snapshot(), self.stage, self.away())
 
     def state_hash(self) -> str:
         """SHA-256 of the state, the same wherever and however it was reached.

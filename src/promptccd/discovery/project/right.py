@@ -46,14 +46,13 @@ class Right:
     count: int
 
     def line(self) -> str:
-        """In words."""
+        """In words, which are those of the page."""
+        looked = f"You have looked at {self.looked}."
         if self.share is None:
-            return "How much is right is not known: nothing was drawn blind yet, as promptccd open does in Quick sort."
-        low, share, high = (round(100 * each) for each in (self.low or 0, self.share, self.high or 0))
+            return f"{looked} Every fifth in Quick sort is drawn at random, to tell how much is right."
         return (
-            f"Of {self.drawn} images that were drawn blind {self.wrong} "
-            f"{'was' if self.wrong == 1 else 'were'} wrong: about {share} % of {self.count} in groups are "
-            f"right ({low} to {high})."
+            f"{looked} Of {self.drawn} drawn at random {self.wrong} were wrong: about {self.share:.0%} of all in "
+            f"groups are right ({self.low or 0:.0%} to {self.high or 0:.0%})."
         )
 
 

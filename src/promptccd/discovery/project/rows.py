@@ -1,6 +1,7 @@
 """Categories and images of a store: queries, and the statements that corrections and groupings consist of."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -79,12 +80,14 @@ class StageChange:
     cluster_ids: tuple[int | None, ...] = ()
 
 
-def compare(before: Snapshot, after: Snapshot, stage: int) -> StageChange:
-    """Changes between two states of a registry, of which the later is at `stage`."""
+def compare(before: Snapshot, after: Snapshot, stage: int, away: Sequence[str] = ()) -> StageChange:
+    """Changes between two states of a registry, of which the later is at `stage`; images `away` are not counted."""
     pairs = [(before.categories.get(each.id), each) for each in after.categories.values()]
     # A category that came and was emptied or set aside again is no change: neither state shows it.
     new = [each for old, each in pairs if old is None and each.active]
     common = [(old, each) for old, each in pairs if old and not (each.retired or each.aside)]
+    gone, missing = (Counter(map(state.members.get, away)) for state in (before, after))
+    sizes = {new.id: (old.size - gone[new.id], new.size - missing[new.id]) for old, new in common}
     moved = {
         key: (before.members.get(key), after.members.get(key))
         for key in sorted(before.images)
@@ -93,8 +96,8 @@ def compare(before: Snapshot, after: Snapshot, stage: int) -> StageChange:
     return StageChange(
         stage=stage,
         new=tuple(each.id for each in sorted(new, key=lambda each: (-each.size, each.id))),
-        grown={new.id: (old.size, new.size) for old, new in common if new.size > old.size},
-        shrunk={new.id: (old.size, new.size) for old, new in common if new.size < old.size},
+        grown={each: (was, now) for each, (was, now) in sizes.items() if now > was},
+        shrunk={each: (was, now) for each, (was, now) in sizes.items() if now < was},
         renamed={new.id: (old.name, new.name) for old, new in common if new.name != old.name},
         retired=tuple(each.id for old, each in pairs if old and each.retired and not old.retired),
         emptied=tuple(new.id for old, new in common if new.dormant and not old.dormant),
