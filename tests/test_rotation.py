@@ -11,19 +11,19 @@ import pytest
 from tests import rotation
 from tests.rotation import PARTS, changed_tests, part_of_commit
 
+GIT = "git -c user.name=a -c user.email=a@b"
+BEGIN = f"git init -qb main; {GIT} commit -qm first --allow-empty"
+# Commits of a branch that change these files, as one merge.
+LANDING = f"""
+git switch -qC branch
+for file in "$@"; do mkdir -p "$(dirname $file)"; echo x >> $file; git add .; {GIT} commit -qm x; done
+git switch -q main
+{GIT} merge -qm landing --no-ff branch
+"""
 
-def run_git(repository: Path, *words: str) -> None:
-    name = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
-    subprocess.run(["git", *name, *words], cwd=repository, check=True, capture_output=True)
 
-
-def commit(repository: Path, file: str = "file") -> None:
-    """A commit that changes a file."""
-    path = repository / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{path.read_text()}x" if path.exists() else "x")
-    run_git(repository, "add", ".")
-    run_git(repository, "commit", "-m", file)
+def shell(repository: Path, script: str, *words: str) -> None:
+    subprocess.run(["bash", "-ec", script, "bash", *words], cwd=repository, check=True, capture_output=True)
 
 
 @pytest.fixture
@@ -31,31 +31,21 @@ def repository(tmp_path: Path) -> Path:
     """A repository of one commit."""
     folder = tmp_path / "repository"
     folder.mkdir()
-    run_git(folder, "init", "-b", "main")
-    commit(folder)
+    shell(folder, BEGIN)
     return folder
-
-
-def land(repository: Path, *files: str) -> None:
-    """Commits of a branch that change these files, as one merge."""
-    run_git(repository, "switch", "-C", "branch")
-    for file in files:
-        commit(repository, file)
-    run_git(repository, "switch", "main")
-    run_git(repository, "merge", "--no-ff", "-m", "landing", "branch")
 
 
 @pytest.mark.moderate
 def test_five_landings_in_a_row_run_every_part(repository: Path) -> None:
     parts = set()
     for size in (5, 2, 1, 10, 4):
-        land(repository, *["file"] * size)
+        shell(repository, LANDING, *["file"] * size)
         parts.add(part_of_commit(repository))
     assert parts == set(range(1, PARTS + 1))
 
 
 def test_what_a_landing_changes_is_run_by_it(repository: Path, tmp_path: Path) -> None:
-    land(repository, "tests/runs/test_own.py", "src/promptccd/hub/push.py")
+    shell(repository, LANDING, "tests/runs/test_own.py", "src/promptccd/hub/push.py")
     assert changed_tests(repository) >= {"tests/runs/test_own.py", "tests/hub/test_push.py"}
     assert changed_tests(tmp_path) == set()
     with pytest.raises(pytest.UsageError, match="Say --slow-part 1 to 5"):  # where no repository is

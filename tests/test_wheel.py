@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.training.recipe import Recipe, located, shipped, summary_of
-from tests.messages import TEXT
+from promptccd.training.recipe import summary_of
 from tests.shipped_recipes import HUB_CONFIGS
 
 ROOT = Path(__file__).parents[1]
@@ -17,21 +16,6 @@ BUILT_OF = (
     "src", "hub_configs", "spaces", "CITATION.cff", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE",
 )  # fmt: skip
 SOONER = ("--epochs", "1", "--pretraining.epochs", "1", "--kmeans_restarts", "1", "--images_per_class", "20")
-
-
-def test_a_recipe_is_found_by_name_and_a_file_of_ones_own_comes_first(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert shipped() == HUB_CONFIGS
-    wanted = Recipe.from_yaml(HUB_CONFIGS / "promptccd-pp-cub.yaml")
-    assert Recipe.from_yaml("promptccd-pp-cub") == wanted
-    assert Recipe.from_yaml("hub_configs/promptccd-pp-cub.yaml") == wanted
-    assert wanted.training.output_dir == "runs/promptccd-pp-cub"
-    with pytest.raises(ValueError, match=TEXT["promptccd-cubs-did-you-mean-promptccd"]):
-        Recipe.from_yaml("promptccd-cubs")
-    (tmp_path / "promptccd-cub").write_text("training: {epochs: 3}\n")
-    assert Recipe.from_yaml("promptccd-cub").training.epochs == 3
-    (tmp_path / "hub_configs").mkdir()
-    assert not located(Path("hub_configs/promptccd-cub.yaml")).is_absolute()
 
 
 @pytest.mark.parametrize("kind", ["methods", "data"])

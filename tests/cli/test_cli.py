@@ -93,6 +93,8 @@ def test_scores_of_runs_one_by_one_and_together(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(Scored, "has_several_protocols", True)
     both = answered("a", "--protocol", "cacc", "--protocol", "gcd")
     assert {name: by_row["protocol"] for name, by_row in both.items()} == {"cacc": "cacc", "gcd": "gcd"}
+    both = answered("a", "--protocol", "cacc", "--protocol", "gcd", "--baselines")
+    assert [[*rows] for rows in both.values()] == [["row of a", "pixels (1)"]] * 2
     shown = run("evaluate", "a", "b", "--protocol", "cacc", "--protocol", "gcd")[1].splitlines()
     assert {"cacc", "gcd"} <= set(shown) and shown.count("a (gcd)") == 1
     monkeypatch.setattr(Scored, "has_several_protocols", False)

@@ -84,21 +84,15 @@ class Blob:
         return hashlib.sha256(self.data).hexdigest()
 
     @property
-    def pointer(self) -> bytes:
-        size = len(self.data)
-        return f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {size}\n".encode()
-
-    @property
     def git_oid(self) -> str:
-        content = self.pointer if self.lfs else self.data
-        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        return hashlib.sha1(b"blob %d\0" % len(self.data) + self.data).hexdigest()
 
     @property
     def etag(self) -> str:
         return self.sha256 if self.lfs else self.git_oid
 
     def describe(self) -> dict[str, Any]:
-        lfs = {"oid": self.sha256, "size": len(self.data), "pointerSize": len(self.pointer)}
+        lfs = {"oid": self.sha256, "size": len(self.data), "pointerSize": 134}
         return {"oid": self.git_oid, "size": len(self.data)} | ({"lfs": lfs} if self.lfs else {})
 
 
@@ -116,40 +110,35 @@ class Repo:
     kind: str
     repo_id: str
     private: bool = False
-    branches: dict[str, Commit] = field(default_factory=dict)
+    head: Commit | None = None
     tags: dict[str, Commit] = field(default_factory=dict)
     variables: dict[str, dict[str, str]] = field(default_factory=dict)
     """Of a Space, by their keys."""
     count: int = 0
 
-    def history(self, revision: str = "main") -> list[Commit]:
-        """Commits of a revision, newest first; the last is the one that created the repository."""
-        commits: list[Commit] = []
-        commit: Commit | None = self.at(revision)
+    def history(self) -> list[Commit]:
+        """Commits, newest first; the last is the one that created the repository."""
+        commits, commit = list[Commit](), self.head
         while commit:
             commits.append(commit)
             commit = commit.parent
         return commits
 
     def at(self, revision: str) -> Commit:
-        for names in (self.branches, self.tags):
-            if found := names.get(revision):
-                return found
-        for head in [*self.branches.values(), *self.tags.values()]:
-            commit: Commit | None = head
-            while commit:
-                if re.fullmatch("[0-9a-f]{7,40}", revision) and commit.sha.startswith(revision):
-                    return commit
-                commit = commit.parent
+        named = {"main": self.head, **self.tags}
+        if found := named.get(revision):
+            return found
+        for commit in self.history():
+            if re.fullmatch("[0-9a-f]{7,40}", revision) and commit.sha.startswith(revision):
+                return commit
         raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
 
-    def commit(self, files: dict[str, Blob], title: str, branch: str = "main") -> Commit:
+    def commit(self, files: dict[str, Blob], title: str) -> Commit:
         self.count += 1
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         sha = hashlib.sha1(f"{self.kind} {self.repo_id} {self.count} {title} {date}".encode()).hexdigest()
-        parent = self.branches.get(branch)
-        self.branches[branch] = Commit(sha, title, date, files, parent)
-        return self.branches[branch]
+        self.head = Commit(sha, title, date, files, self.head)
+        return self.head
 
     def entry(self, commit: Commit, path: str) -> dict[str, Any]:
         """What the Hub tells of a file or folder."""
@@ -361,18 +350,16 @@ def lfs_verify(hub: Hub, request: Request) -> Reply:
 @route("POST", REPO + r"/commit/(?P<revision>[^/]+)")
 def commit(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -> Reply:
     repo = hub.open(request, kind, repo_id, write=True)
-    if revision not in repo.branches:
-        raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
     lines = [json.loads(line) for line in request.body.splitlines() if line.strip()]
     header, operations = lines[0]["value"], lines[1:]
-    head = repo.branches[revision]
+    head = repo.at(revision)
     if not head.sha.startswith(header.get("parentCommit", head.sha)):
         raise Refusal(412, "A commit has happened since. Please refresh and try again.")
     files = dict(head.files)
     for operation in operations:
         apply(hub, files, operation["key"], operation["value"])
     hub.writer(request, repo_id)
-    new = repo.commit(files, header["summary"], revision)
+    new = repo.commit(files, header["summary"])
     prefix = "" if repo.kind == "model" else f"{repo.kind}s/"
     url = f"{hub.url}/{prefix}{repo_id}/commit/{new.sha}"
     return Reply.json({"success": True, "commitOid": new.sha, "commitUrl": url, "hookOutput": ""})

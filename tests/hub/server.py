@@ -4,7 +4,6 @@
 `Fault`. The answers carry what huggingface_hub, transformers and datasets read of the real Hub's.
 """
 
-import io
 import json
 import os
 import socket
@@ -150,7 +149,6 @@ class Hub:
         repo_id: str,
         files: Mapping[str, bytes] | Path,
         kind: str = "model",
-        branch: str = "main",
         title: str = "Somebody else",
         private: bool = False,
     ) -> Commit:
@@ -162,8 +160,7 @@ class Hub:
             repo = self.repos.get((kind, repo_id)) or self.create(kind, repo_id, private)
             blobs = {name: Blob(data, self.goes_by_lfs(name, len(data))) for name, data in files.items()}
             self.objects |= {blob.sha256: blob.data for blob in blobs.values() if blob.lfs}
-            before = repo.branches[branch].files if branch in repo.branches else {}
-            return repo.commit({**before, **blobs}, title, branch)
+            return repo.commit({**repo.at("main").files, **blobs}, title)
 
     def environment(self, cache: Path, token: str | None = token) -> dict[str, str]:
         """Variables of a subprocess whose clients use this Hub and keep everything below `cache`."""
@@ -262,10 +259,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if fault.die == "before":
             return self.reset()
-        body = self.read_body()
-        if body is None:  # its sender has died
+        request.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        request.received = len(request.body)
+        if request.received < int(self.headers.get("Content-Length", 0)):  # its sender has died
             return None
-        request.body, request.received = body, len(body)
         if fault.race:
             fault.race(hub)
         if fault.silent:
@@ -283,21 +280,6 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = serve
-
-    def read_body(self) -> bytes | None:
-        """The body, `None` if the connection ended before it did."""
-        if self.headers.get("Transfer-Encoding") != "chunked":
-            length = int(self.headers.get("Content-Length", 0))
-            body = self.rfile.read(length)
-            return body if len(body) == length else None
-        chunks = io.BytesIO()
-        while line := self.rfile.readline():
-            size = int(line, 16)
-            chunks.write(self.rfile.read(size))
-            self.rfile.readline()
-            if not size:
-                return chunks.getvalue()
-        return None
 
     def send(self, reply: Reply, cut: bool) -> None:
         self.send_response(reply.status)

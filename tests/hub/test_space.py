@@ -166,15 +166,16 @@ def test_a_private_model_is_not_given_away_by_a_public_space(stage: str, hub: Hu
     assert TEXT["add-a-secret-hf-token"] in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.moderate
 @pytest.mark.fault(17)
+@pytest.mark.usefixtures("few_files", "waits")
 @pytest.mark.parametrize("die", ["before", "after"])
 def test_a_push_that_dies_at_any_request_is_whole_when_it_is_begun_again(
-    stage: str, hub: Hub, waits: list[float], die: str
+    hub: Hub, die: str, tmp_path: Path
 ) -> None:
-    start = len(hub.log)
+    (tmp_path / "package" / "picture.png").write_bytes(b"by LFS")
     push_space("user/whole", "photographs")
-    for number in range(1, len(hub.log) - start + 1, 4):
+    for number in range(1, len(hub.log) + 1):
         name = f"user/page{number}"
         hub.plan(number, Fault(die=die))
         with suppress(HubError):

@@ -1,6 +1,5 @@
 """Every protocol on one small trained run: identities, oracle features, and what cannot be scored."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -217,22 +216,3 @@ def test_a_run_in_sessions_is_trained_and_scored_like_any_other(
         evaluation.evaluate("part-routing")
     assert main(["evaluate", folder, "--protocol", "part-routing"]) == 2
     assert "choose another protocol" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_several_protocols_at_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["metagcd", "pa-cgcd-test"]
-    command = ["evaluate", str(run), "--test_split", "test"]
-    command += [word for name in names for word in ("--protocol", name)]
-    assert main(command) == 0
-    text = capsys.readouterr().out
-    assert all(f"({name})" in text for name in names)
-    assert all(word in text for word in ("v1: All", "known before", "M_f"))
-    assert main([*command, "--json"]) == 0
-    values = json.loads(capsys.readouterr().out)
-    assert [values[name]["protocol"] for name in names] == names
-    assert values["pa-cgcd-test"]["summary"].keys() >= {"M_all", "M_o", "M_f", "M_d"}
-    assert main([*command, "--json", "--baselines"]) == 0
-    values = json.loads(capsys.readouterr().out)
-    assert values.keys() == {*names}
-    assert values["metagcd"].keys() == {"run", "frozen backbone", "raw pixels"}

@@ -114,30 +114,6 @@ def test_what_is_found_is_counted_and_nothing_is_scored(all_at_once: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_the_commands_say_what_can_be_said(all_at_once: Path, tmp_path: Path, capsys) -> None:
-    main(["evaluate", str(all_at_once)])
-    said = capsys.readouterr().out
-    record = stream_rows(RunDirectory(all_at_once))[0]
-    assert f"stage 1      {record['images']}" in said
-    assert TEXT["no-accuracy-is-known"] in said
-    main(["evaluate", str(all_at_once), "--json"])
-    assert [each["images"] for each in json.loads(capsys.readouterr().out)["streams"]] == [
-        each["images"] for each in stream_rows(RunDirectory(all_at_once))
-    ]
-    main(["report", str(all_at_once), "--out", str(tmp_path / "report"), "--samples", "2"])
-    page = (tmp_path / "report" / "index.html").read_text()
-    assert TEXT["no-accuracy-is-known-2"] in page
-    assert "discovered 2" in page
-    assert "% of them" not in page
-    assert "held out" not in page
-    values = json.loads((tmp_path / "report" / "report.json").read_text())["sections"]
-    assert "scores" not in values
-    assert [each["stage"] for each in values["streams"]] == [1, 2, 3]
-    assert main(["report", "--compare", str(all_at_once), "--out", str(tmp_path / "compared")]) == 2
-    assert "leave --compare out" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 def test_what_was_held_out_is_scored_by_every_stage(
     collection: Path, tiny_backbone: Path, tmp_path: Path, capsys
 ) -> None:
