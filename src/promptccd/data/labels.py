@@ -13,6 +13,7 @@ from typing import Any, Literal
 from unicodedata import normalize
 
 import numpy as np
+import pandas as pd
 from datasets import ClassLabel, Dataset, Image, Value
 from pandas._libs.parsers import STR_NA_VALUES
 
@@ -346,14 +347,12 @@ def read_categories(
             "The data set has no row: there is nothing to cut into stages. Give a data set with images."
         )
     feature = dataset.features[label_column]
-    cells, words = dataset.with_format(None)[label_column][:], layout.na
+    cells, words, separator = dataset.with_format(None)[label_column][:], layout.na, layout.separator
     if isinstance(feature, ClassLabel):
         cells = [feature.int2str(each) if each is not None and each >= 0 else None for each in cells]
-        words = words or ()  # a class that a data set declares is a label, whatever its name
+        words, separator = words or (), ""  # a class that a data set declares is one label, whatever its name
     rows = np.flatnonzero(~_without_label(cells, label_column, words))
-    labels = [cells[row] for row in rows]
-    if not isinstance(feature, ClassLabel):
-        labels = _one_label_each(labels, label_column, layout.separator)
+    labels = _one_label_each([cells[row] for row in rows], label_column, separator)
     # Where some labels are missing, pandas makes fractions of whole numbers.
     labels = [int(each) if isinstance(each, float) and each.is_integer() else each for each in labels]
     kinds = {type(each) for each in labels}
@@ -363,14 +362,11 @@ def read_categories(
             f"Column {label_column!r} holds {odd!r}: expected integers from 0 or names, and one kind of label. Mend "
             "the rows, or choose another --label_column."
         )
-    present = set(labels)
+    values = in_order({*labels}) if kinds == {str} else sorted({*labels})
     if isinstance(feature, ClassLabel):
-        values = [name for name in feature.names if name in present]
-    else:
-        values = in_order(present) if kinds == {str} else sorted(present)
-    id_of = {value: number for number, value in enumerate(values)}
+        values.sort(key=feature.str2int)
     ids = np.full(len(cells), NO_CATEGORY, dtype=np.int64)
-    ids[rows] = [id_of[label] for label in labels]
+    ids[rows] = pd.Index(values, dtype=object).get_indexer(labels)
     return ids, tuple(map(str, values))
 
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageOps
 
 from promptccd import systems
 from promptccd.images import kinds
@@ -34,15 +34,8 @@ MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
 _CONTINUOUS = 0.5  # share of half-transparent pixels from which a fourth band is not transparency
 _WHITE = 240  # grey level from which on a picture on white would vanish
 _T = TypeVar("_T")
-_UPRIGHT = {  # EXIF orientation -> the turn that undoes it
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+_TURNED = range(2, 9)  # EXIF orientations of pictures that are not stored upright
+_ON_ITS_SIDE = range(5, 9)
 
 
 class Status(StrEnum):
@@ -235,11 +228,8 @@ def _open_picture(content: bytes) -> Image.Image:
     except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
         raise SkippedFileError(f"more pixels than Pillow opens of a {kind} file") from error
     except Exception as error:  # of a dozen kinds, on hostile headers and too few bytes; may name paths
-        advice = (
-            f": save it with one or three bands of 8 or 16 bits, or {kinds.FEATURES}"
-            if kind == "TIFF"
-            else ""
-        )
+        remedy = f": save it with one or three bands of 8 or 16 bits, or {kinds.FEATURES}"
+        advice = remedy if kind == "TIFF" else ""
         raise SkippedFileError(f"damaged, truncated or unsupported {kind} file{advice}") from error
 
 
@@ -273,12 +263,13 @@ def _decode_opened(
         note,
         _frame_note(image, rgb) if not is_projected else f"{decoding.rendering.pages} of {len(pages)} pages",
     ]
-    size = (width, height)
-    if orientation in _UPRIGHT:
-        rgb, size = rgb.transpose(_UPRIGHT[orientation]), size if orientation < 5 else size[::-1]
-    if {own_orientation, stored_orientation} & _UPRIGHT.keys():  # Pillow itself turns TIFF while loading
-        notes.append("turned upright by its EXIF orientation")
+    size = (height, width) if orientation in _ON_ITS_SIDE else (width, height)
     rgb.info.clear()  # place, time and profile of the photograph stay behind
+    if orientation in _TURNED:
+        rgb.getexif()[ExifTags.Base.Orientation] = orientation
+        rgb = ImageOps.exif_transpose(rgb)
+    if {own_orientation, stored_orientation} & {*_TURNED}:  # Pillow itself turns TIFF while loading
+        notes.append("turned upright by its EXIF orientation")
     text = "; ".join(filter(None, [*notes, *_shape_notes(size, decoding.rendering)]))
     verdict = Verdict(Status.NOTED if text else Status.USED, text)
     return DecodedImage(
