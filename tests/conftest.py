@@ -154,13 +154,17 @@ def without_heif(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bare DINOv2 checkpoint in the published format, with seeded random weights."""
+    return write_tiny_backbone(tmp_path_factory.mktemp("backbone"))
+
+
+def write_tiny_backbone(folder: Path, **fields: object) -> Path:
+    """Write that checkpoint, with other fields of its configuration if some are given."""
     import torch
     from transformers import Dinov2Config, Dinov2Model
 
-    folder = tmp_path_factory.mktemp("backbone")
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        Dinov2Model(Dinov2Config(**TINY_BACKBONE)).save_pretrained(folder)
+        Dinov2Model(Dinov2Config(**TINY_BACKBONE, **fields)).save_pretrained(folder)
     return folder
 
 

@@ -1,6 +1,6 @@
-"""A digits run of four stages ends in the values that are kept in ``tests/golden/digits.json``.
+"""Runs of four stages end in the values that are kept in ``tests/golden``, of digits and of coloured images.
 
-File names and formats may change; assignments, categories, weights and numbers may not. To write the file again:
+File names and formats may change; assignments, categories, weights and numbers may not. To write the files again:
 
     python -m tests.test_golden_run --write
 """
@@ -19,8 +19,12 @@ from safetensors.numpy import load_file
 
 from promptccd.cli.main import main
 from promptccd.discovery.project import load_registry
+from promptccd.runs import train_run
+from promptccd.training.recipe import Recipe
+from tests.conftest import coloured_images, quick_recipe, write_tiny_backbone
 
 GOLDEN = Path(__file__).with_name("golden") / "digits.json"
+TINY = GOLDEN.with_name("tiny.json")
 STAGES = 4
 NEAR = 1e-4  # relative, of sums of weights: processors differ in the last bits of a product
 
@@ -30,6 +34,18 @@ def measured(folder: Path) -> dict[str, Any]:
     run = folder / "run"
     words = ["--config", "promptccd-digits", "--output_dir", str(run)]
     assert main(["train", *words, "--pretraining.epochs", "1", "--epochs", "1"]) == 0
+    return _kept_of(run)
+
+
+def tiny(folder: Path) -> dict[str, Any]:
+    """The same of a run as the fixture `trained_run` makes it."""
+    coloured_images(5, 30).save_to_disk(str(folder / "images"))
+    backbone = write_tiny_backbone(folder / "backbone")
+    train_run(Recipe.from_dict(quick_recipe(folder / "images", backbone, folder / "run")))
+    return _kept_of(folder / "run")
+
+
+def _kept_of(run: Path) -> dict[str, Any]:
     stages = [_stage(run / f"stage{stage}") for stage in range(STAGES)]
     return {"stages": stages, "results": json.loads((run / "results.json").read_text())["stages"]}
 
@@ -52,7 +68,14 @@ def _stage(folder: Path) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.moderate
 def test_a_digits_run_ends_in_the_values_that_are_kept(tmp_path: Path) -> None:
-    found, kept = measured(tmp_path), json.loads(GOLDEN.read_text())
+    require_same(measured(tmp_path), json.loads(GOLDEN.read_text()))
+
+
+def test_a_tiny_run_ends_in_the_values_that_are_kept(trained_run: Path) -> None:
+    require_same(_kept_of(trained_run), json.loads(TINY.read_text()))
+
+
+def require_same(found: dict[str, Any], kept: dict[str, Any]) -> None:
     for now, before in zip(found["results"], kept["results"], strict=True):
         assert {name: now[name] for name in before} == before  # further columns may be added
     for stage, (now, before) in enumerate(zip(found["stages"], kept["stages"], strict=True)):
@@ -68,5 +91,6 @@ def test_a_digits_run_ends_in_the_values_that_are_kept(tmp_path: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[1:] != ["--write"]:
         sys.exit("Usage: python -m tests.test_golden_run --write")
-    with tempfile.TemporaryDirectory() as folder:
-        GOLDEN.write_text(json.dumps(measured(Path(folder)), indent=1) + "\n")
+    for file, make in ((GOLDEN, measured), (TINY, tiny)):
+        with tempfile.TemporaryDirectory() as folder:
+            file.write_text(json.dumps(make(Path(folder)), indent=1) + "\n")

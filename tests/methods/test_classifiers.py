@@ -20,7 +20,6 @@ from promptccd.methods.classifier import (
     sampled_rows,
     share_of_pairs,
 )
-from promptccd.methods.frost import FrostModel, FrostObjective
 from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
 from promptccd.methods.orca import LOGIT_SCALE, ORCAModel, ORCAObjective, same_category
 from promptccd.methods.simgcd import SimGCDModel
@@ -251,36 +250,3 @@ def test_a_linear_head_grows_below_and_reads_directions_alone() -> None:
     expected = math.sqrt(6) * F.normalize(features, dim=1) @ head.weight.T + head.bias
     torch.testing.assert_close(head(features), expected)
     torch.testing.assert_close(head(3 * features), expected)
-
-
-def test_frost_keeps_means_of_labels_and_then_of_what_the_novel_head_answers(backbone_folder: Path) -> None:
-    model, labels = FrostModel.from_pretrained(backbone_folder), torch.tensor([1, 0, 1, 2, 0])
-    features = F.normalize(drawn(5, 32), dim=1)
-    first = begun(FrostObjective, model, features, labels, 3)
-    rows = Rows.of(model, drawn(5, 2, 3, 16, 16), labels, torch.arange(5), prompted=True)
-    assert first.losses(rows).keys() == {"loss", "classification"}
-    first.end_stage()
-    groups = [features[each == labels] for each in range(3)]
-    torch.testing.assert_close(model.class_means, torch.stack([each.mean(0) for each in groups]))
-    spread = torch.stack([each.std(0, correction=0) for each in groups]).mean(0)
-    torch.testing.assert_close(model.class_deviation, spread)
-
-    later = begun(FrostObjective, model, features, count=5)
-    own = model.novel(features).argmax(-1)
-    later.end_stage()
-    assert model.config.num_means == 5
-    for each in own.unique():
-        torch.testing.assert_close(model.class_means[3 + each], features[own == each].mean(0))
-    nothing_new = begun(FrostObjective, model, features, count=5, index=2)
-    with torch.no_grad():
-        for each in blocks_of(model.backbone)[-1].parameters():
-            each += 0.1 * torch.randn(each.shape, generator=torch.Generator().manual_seed(each.numel()))
-    rows = Rows.of(model, drawn(5, 2, 3, 16, 16), None, torch.arange(5), prompted=True)
-    losses = nothing_new.losses(rows)
-    assert torch.isfinite(losses["loss"])
-    before, after = (each.detach().flatten() for each in (nothing_new.features_before(rows), rows.features))
-    cosine = float(before @ after / (before.norm() * after.norm()))
-    drift = model.config.drift_weight * math.sqrt(2 - 2 * cosine)  # between both as one unit vector
-    assert 0.001 < drift == pytest.approx(float(losses["drift"].detach()), rel=1e-3)
-    nothing_new.end_stage()
-    assert model.config.num_means == 5

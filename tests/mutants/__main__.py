@@ -27,26 +27,30 @@ PRELOADED = (  # by tests of most areas; none of them may import this package
 )
 MORE = {  # tests of an area beside those that are called after it
     # What models of one method do by themselves is tested beside it, and how they are found beside the Hub.
-    "models": "methods hub/test_asking.py test_own_method.py cli/test_options.py",
+    "models": "methods hub/test_asking.py test_own_method.py test_golden_numbers.py test_golden_run.py "
+    "cli/test_options.py",
     # A model of a method is tested beside all models, its losses beside their reference.
     "methods": "models training/test_reference.py training/test_exemplars.py training/test_batches.py "
-    "training/test_distributed.py runs/test_replay.py cli/test_options.py",
-    "training": "runs/test_devices.py runs/test_recipes.py runs/test_replay.py reports/test_history.py "
+    "training/test_distributed.py runs/test_replay.py test_golden_numbers.py cli/test_options.py",
+    "training": "test_golden_numbers.py test_golden_run.py runs/test_devices.py runs/test_recipes.py "
+    "runs/test_replay.py reports/test_history.py "
     "cli/test_options.py cli/test_values.py cli/test_mistakes.py data/test_benchmarks.py data/test_spectrum.py",
     "images": "discovery/intake discovery/test_corrections.py cli/test_options.py",
     "data": "discovery/intake hub/test_stages.py hub/test_hub_rows.py hub/test_hostile_tables.py test_disks.py "
     "cli/test_options.py",
-    "runs": "hub/test_cards.py hub/test_stages.py hub/test_verify.py training/test_pretraining.py cli/test_mistakes.py",
-    "evaluation": "runs/test_protocols.py cli/test_mistakes.py",
+    "runs": "hub/test_cards.py hub/test_stages.py hub/test_verify.py training/test_pretraining.py "
+    "test_golden_run.py cli/test_mistakes.py",
+    "evaluation": "test_golden_numbers.py test_golden_run.py runs/test_protocols.py cli/test_mistakes.py",
     "reports": "runs/test_sweep.py runs/test_sweep_devices.py runs/test_engines.py",
     "cli": "runs/test_sweep.py hub/test_push.py hub/test_space.py reports discovery/exports/test_formats.py "
     "discovery/page/test_right.py evaluation/test_audit.py spaces/test_discovery_space.py",
-    "clustering": "runs/test_streams.py",
+    "clustering": "test_golden_numbers.py runs/test_streams.py",
     "discovery": "spaces cli/test_options.py",
     "discovery/page": "spaces",
     "discovery/project": "discovery",
     "discovery/exports": "discovery/page/test_routes.py",
     "discovery/intake": "discovery/test_cache.py discovery/test_away.py discovery/page/test_photos.py",
+    "discovery/grouping": "test_golden_numbers.py",
     "discovery/near_duplicates": "discovery/test_cache.py",
     **dict.fromkeys(("__init__.py", "on_demand.py"), "cli/test_quick.py"),
     "__main__.py": "cli/test_first_hour.py",

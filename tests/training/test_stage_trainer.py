@@ -22,6 +22,7 @@ from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor
 from promptccd.errors import InterruptedRunError
 from promptccd.methods import Objective, Rows, StageContext
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.training import progress
 from promptccd.training import stage_trainer as trainer_module
 from promptccd.training.devices import accelerator_for
@@ -73,8 +74,8 @@ def test_a_snapshot_brings_back_weights_momentum_and_a_mixture_of_another_size(m
 
 
 def trainer_of(
-    model: PromptCCDModel,
-    images: StageImages,
+    model: CategoryDiscoveryModel,
+    images: StageImages | StageContext,
     objective: type[Objective],
     arguments: TrainingArguments,
     save: Callable[[TrainingState], None] = lambda state: None,
@@ -84,7 +85,8 @@ def trainer_of(
     callbacks = Callbacks(arguments, progress.StopRequest())
     vars(callbacks).update(calls)
     return StageTrainer(
-        model, StageContext(images), objective, callbacks=callbacks, views=TrainingViews(views),
+        model, images if isinstance(images, StageContext) else StageContext(images), objective,
+        callbacks=callbacks, views=TrainingViews(views),
         evaluation_view=EvaluationView(build_image_processor(views)),
         accelerator=accelerator_for(arguments, torch.device("cpu")), save=save,
     )  # fmt: skip

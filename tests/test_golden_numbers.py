@@ -1,0 +1,267 @@
+"""What methods learn and what groups are found is kept in ``tests/golden/numbers.json``.
+
+Every method trains on two tiny stages; every way of grouping reads one set of points. Tests of their own say what is
+right; here any other number is seen. Whoever means a change writes the file again, and reads the diff:
+
+    python -m tests.test_golden_numbers --write
+"""
+
+import copy
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # as conftest.py, for who writes the file
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from promptccd import clustering
+from promptccd.clustering.spread import measure_spread
+from promptccd.clustering.stream import EarlierImages, Stream
+from promptccd.data import StageStream
+from promptccd.data.randomness import torch_generator
+from promptccd.data.readable import StageImages
+from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.grouping.questions import pair_questions, suggest_split
+from promptccd.evaluation.continual import ContinualAccuracy
+from promptccd.evaluation.counting import estimate_by_accuracy
+from promptccd.methods import METHODS, StageContext
+from promptccd.methods.pa_cgcd import split_old_and_new
+from promptccd.runs.stage import learn_prediction
+from promptccd.training.features import extract_features
+from promptccd.training.options import TrainingArguments
+from promptccd.training.progress import EpochRecord, progress_bar
+from tests.conftest import TINY_HEAD, coloured_images, write_tiny_backbone
+from tests.training.test_stage_trainer import trainer_of
+
+GOLDEN = Path(__file__).with_name("golden") / "numbers.json"
+NEAR = 1e-3  # relative: processors differ in the last bits of a product, and training carries that on
+SEED, WIDTH, KNOWN = 5, 12, 4
+WIDE = {"initializer_range": 0.2}  # of a backbone whose features of different images differ
+ARGUMENTS = TrainingArguments(
+    epochs=1, batch_size=8, learning_rate=1e-4, num_workers=0, prompt_warmup_epochs=0, kmeans_restarts=2,
+    seed=SEED,
+)  # fmt: skip
+# Rehearsal of one episode takes a tenth of the time.
+OPTIONS: dict[str, dict[str, Any]] = {"metagcd": {"meta_episodes": 1, "meta_epochs": 1}}
+SHIPPED = [name for name, each in METHODS.items() if each.model.__module__.startswith("promptccd.methods.")]
+
+
+def plain(value: Any) -> Any:
+    """As JSON; of many fractions their sum, their size, and a sum that tells their order."""
+    if is_dataclass(value):
+        names = [item.name for item in fields(value) if "iter" not in item.name]  # hang on last bits
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
+    if isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1:
+        flat = value.detach().double().flatten()
+        return [float(flat.sum()), float(flat.abs().sum()), float(flat @ torch.arange(len(flat)).double())]
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, tuple | list | range):
+        return [plain(each) for each in value]
+    return value
+
+
+def alike(found: Any, kept: Any) -> bool:
+    """Whether two such values differ only as processors do."""
+    if isinstance(kept, dict):
+        return found.keys() == kept.keys() and all(alike(found[key], kept[key]) for key in kept)
+    if isinstance(kept, list):
+        return len(found) == len(kept) and all(map(alike, found, kept))
+    return found == (pytest.approx(kept, rel=NEAR, abs=1e-6) if isinstance(kept, float) else kept)
+
+
+def two_stages() -> list[StageImages]:
+    """Images of two known categories, then of those and two new ones."""
+    stream = StageStream.from_dataset(coloured_images(4, 6), class_blocks=[2, 2], seed=3)
+    return [StageImages.read(stage, 0, progress_bar) for stage in stream]
+
+
+def learnt(name: str, backbone: Path, stages: list[StageImages]) -> list[dict[str, Any]]:
+    """What a method learns, by stage."""
+    model = METHODS[name].model.from_pretrained(backbone, **TINY_HEAD, **OPTIONS.get(name, {}))
+    model.head.reset_parameters(torch_generator("head", SEED))
+    model.reset_prompts(torch_generator("prompts", SEED))
+    found = []
+    for images in stages:
+        found.append(_trained(name, model, images))
+        if images.stage.index == 0:
+            first = copy.deepcopy(model)
+            model.begin_discovery(lambda first=first: first)
+    return found
+
+
+def _trained(name: str, model: Any, images: StageImages) -> dict[str, Any]:
+    index, epochs = images.stage.index, list[EpochRecord]()
+    labels = None if index else torch.from_numpy(images.stage.labels[images.positions])
+    replay = model.replay(5, torch_generator("replay", SEED)) if index else None
+    count, objective = 2 + 2 * index, METHODS[name].objective
+    context = StageContext(images, labels, replay, count)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    trainer = trainer_of(model, context, objective, ARGUMENTS, end_epoch=epochs.append)
+    trainer.train()
+    model.config.stage = index
+    features = extract_features(model, images, trainer.evaluation_view, 16, 0, prompted=False)
+    learn_prediction(model, features, None if labels is None else labels.numpy(), count, SEED)
+    moved = Counter[str]()
+    for key, value in model.state_dict().items():
+        old = before[key] if key in before and before[key].shape == value.shape else torch.zeros_like(value)
+        moved[key.partition(".")[0]] += float((value - old).double().abs().sum())
+    own = {item.name for item in fields(model.config)} - {item.name for item in fields(PreTrainedConfig)}
+    values = {field: getattr(model.config, field) for field in sorted(own)}
+    return {
+        "config": {field: each for field, each in values.items() if isinstance(each, int | float)},
+        "losses": [each.losses for each in epochs],
+        "moved": {key: value for key, value in sorted(moved.items()) if value},
+        "classes": plain(model.assign_natively(features)),
+    }
+
+
+class Points:
+    """Unit features of four known categories, of 20 images each, and of six categories, of 10 images each."""
+
+    def __init__(self) -> None:
+        def drawn(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=torch_generator("points", *shape))
+
+        means = drawn(KNOWN + 2, WIDTH)
+        self.labels, others = torch.arange(KNOWN).repeat(20), torch.arange(KNOWN + 2).repeat(10)
+        self.labelled = F.normalize(means[self.labels] + 0.6 * drawn(len(self.labels), WIDTH))
+        self.free = F.normalize(means[others] + 0.6 * drawn(len(others), WIDTH))
+        self.others = others
+        self.every = torch.cat([self.labelled, self.free])
+        self.fixed = torch.cat([self.labels, torch.full_like(others, -1)])
+        self.prototypes = torch.stack([self.labelled[self.labels == each].mean(0) for each in range(KNOWN)])
+        kinds = torch.arange(16) % 4 // 2 * 2 + torch.arange(16) // 8
+        self.patches = 3 * means[kinds] + 0.5 * drawn(6, 16, WIDTH)
+        self.known = KnownCategories(tuple(range(KNOWN)), self.prototypes)
+        self.spread = measure_spread(self.labelled, self.labels, self.prototypes, seed=SEED)
+        self.measured = replace(self.known, spread=self.spread)
+
+    def grouped(self, known: KnownCategories, **options: Any) -> Any:
+        """The free images in groups."""
+        keys = [f"{row:03d}" for row in range(len(self.free))]
+        return group_images(self.free, keys, known, next_id=KNOWN, seed=SEED, **options)
+
+
+def _calibrated(points: Points) -> Any:
+    mixture = clustering.CalibratedMixture(random_state=SEED).fit(points.labelled, points.labels)
+    mixture.partial_fit(points.free, num_categories=KNOWN + 2)
+    return mixture.gaussians_, mixture.predict_proba(points.free)
+
+
+def _opened(points: Points) -> Any:
+    late, earlier = points.free.repeat(3, 1), points.labelled.repeat(4, 1)
+    late, earlier = late + 0.01 * late.roll(1, 0), earlier + 0.01 * earlier.roll(1, 0)
+    stages = torch.arange(len(earlier)) % 4
+    return Stream(late, earlier, stages, points.prototypes, 4, SEED).opened(0.5)
+
+
+def _in_stream(points: Points) -> Any:
+    labels = points.labels.repeat(4)
+    earlier = EarlierImages(points.labelled.repeat(4, 1), labels, torch.zeros_like(labels), 1)
+    return points.grouped(replace(points.measured, earlier=earlier))
+
+
+def _asked(points: Points) -> Any:
+    found, _ = points.grouped(points.known, num_categories=6)
+    return pair_questions(found), suggest_split(points.free, seed=SEED)
+
+
+def _scored(points: Points) -> Any:
+    protocol = ContinualAccuracy(points.labels.numpy(), KNOWN, restarts=3, seed=SEED)
+    found = protocol.discover([points.labelled, points.free], KNOWN + 2)
+    return found, protocol.score(found, points.others.numpy()).to_dict()
+
+
+WAYS: dict[str, Callable[[Points], Any]] = {
+    "k-means": lambda points: clustering.AnchoredKMeans(KNOWN + 2, 3, random_state=SEED).fit(
+        points.free, points.labelled, points.labels
+    ),
+    "mixture": lambda points: clustering.fit_gaussian_mixture(points.every, KNOWN + 2, fixed=points.fixed, seed=SEED),
+    "spherical mixture": lambda points: clustering.fit_gaussian_mixture(
+        points.every, KNOWN + 2, covariance_type="spherical", seed=SEED
+    ),
+    "split and merge": lambda points: clustering.split_and_merge(points.every, KNOWN, fixed=points.fixed, seed=SEED),
+    "calibrated mixture": _calibrated,
+    "count by accuracy": lambda points: estimate_by_accuracy(
+        points.labelled, points.labels, points.free, restarts=2, seed=SEED
+    ),
+    "parts": lambda points: clustering.fit_part_labels(points.patches, (4, 4), 3, seed=SEED),
+    "spread": lambda points: points.spread,
+    "stream": _opened,
+    "groups without known ones": lambda points: points.grouped(KnownCategories.none(WIDTH)),
+    "groups": lambda points: points.grouped(points.known),
+    "groups in an open set": lambda points: points.grouped(points.measured),
+    "groups in a stream": _in_stream,
+    "questions": _asked,
+    "scores": _scored,
+    "old and new": lambda points: split_old_and_new(
+        points.free, (points.free @ points.prototypes.T).amax(1) - 0.5, torch_generator("split")
+    ),
+    "count as taught": lambda points: clustering.estimate_as_taught(
+        points.every[40:], KNOWN, fixed=points.fixed[40:], labelled=points.labelled[40:],
+        labels=points.labels[40:], seed=SEED, prior="calibrated",
+    ),
+    **{
+        f"count, prior {name}": lambda points, name=name: clustering.estimate_categories(
+            points.every[40:], KNOWN, fixed=points.fixed[40:], seed=SEED, prior=name
+        )
+        for name in clustering.PRIORS
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wide_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_backbone(tmp_path_factory.mktemp("wide"), **WIDE)
+
+
+images = pytest.fixture(two_stages, scope="module")
+
+
+@pytest.fixture(scope="module")
+def points() -> Points:
+    return Points()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_method_learns_what_it_learnt(name: str, wide_backbone: Path, images: list[StageImages]) -> None:
+    require_kept("methods", name, learnt(name, wide_backbone, images))
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_points_are_grouped_as_they_were(name: str, points: Points) -> None:
+    require_kept("groups", name, WAYS[name](points))
+
+
+def require_kept(what: str, name: str, value: Any) -> None:
+    found = plain(value)
+    assert alike(found, json.loads(GOLDEN.read_text())[what][name]), found
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit("Usage: python -m tests.test_golden_numbers --write")
+    with tempfile.TemporaryDirectory() as folder:
+        place, read, drawn = write_tiny_backbone(Path(folder), **WIDE), two_stages(), Points()
+        values = {
+            "groups": {name: plain(way(drawn)) for name, way in WAYS.items()},
+            "methods": {name: plain(learnt(name, place, read)) for name in SHIPPED},
+        }
+        GOLDEN.write_text(json.dumps(values, indent=None) + "\n")
