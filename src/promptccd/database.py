@@ -38,6 +38,7 @@ def open_database(
         for setting in (
             "trusted_schema = off",
             "foreign_keys = on",
+            "temp_store = memory",  # a statement of many rows can be undone without a temporary file
             f"cache_size = -{_CACHE_KIB}",
             f"synchronous = {synchronous}",
         ):

@@ -254,7 +254,9 @@ class OpenPage(ServingThread):
         """Until it ends by itself, or Ctrl-C; features are read meanwhile."""
         time.sleep(_PRELOADS_AFTER_S)  # the first pictures before all else
         with suppress(PromptCCDError):  # the correction that needs them reports it
-            self.project.features()  # so that the first move need not read all features
+            features = self.project.features()  # so that the first move need not read all features
+            with self.project.lock:
+                self.project.rows_by_id(features.row_of)
         super().wait()
 
     def close(self) -> None:

@@ -86,13 +86,10 @@ def edit(
 
 def _refit(rows: CategoryRegistry, categories: Iterable[int | None], features: Any = None) -> None:
     """Give categories whose images changed the means of their images."""
-    ids, found = plain_json(list(categories)).decode(), dict[int, Any]()
-    for (each,) in rows.run(
-        f"select id from category where {FREE} and id in (select value from json_each(?))", ids
-    ):
-        features = features or rows.features()
-        found[each] = features.mean_of(rows, each)
-    rows.set_prototypes({each: mean for each, mean in found.items() if mean is not None})
+    those = f"category where {FREE} and id in (select value from json_each(?))"
+    (ids,) = rows.numbers(["id"], those, plain_json(list(categories)).decode())
+    if len(ids):
+        rows.set_prototypes((features or rows.features()).means_of(rows, ids.tolist()))
 
 
 @edit(Kind.CATEGORY, Kind.NAME)

@@ -63,16 +63,20 @@ class Features:
 
     def mean(self, keys: Iterable[str]) -> np.ndarray | None:
         """The mean feature ``(D,)`` float64 of images, each once; `None` without features."""
-        return self._mean(
-            np.array([self.row_of[key] for key in dict.fromkeys(keys) if key in self.row_of], int)
-        )
+        rows = np.array([self.row_of[key] for key in dict.fromkeys(keys) if key in self.row_of], int)
+        return self._mean(rows) if len(rows) else None
 
-    def mean_of(self, rows: Rows, category: int) -> np.ndarray | None:
-        """The same of all images of a category."""
-        return self._mean(rows.rows_of(category, self.row_of)) if self.row_of else None
+    def means_of(self, rows: Rows, categories: Sequence[int]) -> dict[int, np.ndarray]:
+        """The same of all images of some categories, by id, where they have features."""
+        if not self.row_of:
+            return {}
+        by_id, members = rows.rows_by_id(self.row_of), "image where category = ?"
+        found = {each: by_id[rows.numbers(["id"], members, each)[0]] for each in categories}
+        return {each: self._mean(own[own >= 0]) for each, own in found.items() if (own >= 0).any()}
 
-    def _mean(self, rows: np.ndarray) -> np.ndarray | None:
-        return self.vectors.take(rows, 0).sum(0, dtype=np.float64) / len(rows) if len(rows) else None
+    def _mean(self, rows: np.ndarray) -> np.ndarray:
+        parts = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
+        return sum(self.vectors[part].sum(0, dtype=np.float64) for part in parts) / len(rows)
 
 
 def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> Features:

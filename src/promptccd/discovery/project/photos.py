@@ -32,14 +32,7 @@ IGNORED_IMAGE = -2  # in place of the category, of images that are set aside
 PINNED, NEWEST, AWAY, REVIEWED = 1, 2, 4, 8
 STATES = {"reviewed": REVIEWED, "pinned": PINNED}
 COVERS = 4  # pictures of a group in the list
-_IMAGE = (  # columns of `Columns`, behind the id
-    "id",
-    f"iif(category in (select id from category where state = 'aside'), {IGNORED_IMAGE}, "
-    f"ifnull(category, {NO_CATEGORY}))",
-    "cast(255 * ifnull(confidence, 1) + 0.5 as integer)",
-    f"{PINNED} * pinned + {NEWEST} * (stage = (select stage from state)) "
-    f"+ {REVIEWED} * (pinned and reviewed is not null)",
-)
+_SURE = "cast(255 * ifnull(confidence, 1) + 0.5 as integer) + 256 * (stage = (select stage from state))"
 
 
 class Photos:
@@ -231,14 +224,19 @@ class Columns:
         self.group, self.sure, self.flags = (np.empty(len(here), each) for each in ("<i4", "u1", "u1"))
         self._read(registry, "true")
 
-    def _read(self, registry: Rows, those: str, *values: Any) -> None:
-        known = f"id < {len(self._by_id)}"  # others came since
-        ids, group, sure, flags = registry.numbers(_IMAGE, f"image where {known} and {those}", *values)
-        rows = self._by_id[ids]
+    def _read(self, store: Rows, those: str, *given: Any) -> None:
+        # Others came since. With a plus, SQLite does not search all of the ids, and finds pins by their index.
+        those = f"image where +id < {len(self._by_id)} and {those}"
+        ids, group, sure = store.numbers(["id", f"ifnull(category, {NO_CATEGORY})", _SURE], those, *given)
+        pinned, reviewed = store.numbers(["id", "reviewed is not null"], f"{those} and pinned", *given)
+        group[np.isin(group, store.numbers(["id"], "category where state = 'aside'"))] = IGNORED_IMAGE
+        rows, pinned = self._by_id[ids], self._by_id[pinned]
         is_shown = rows >= 0
-        rows = rows[is_shown]
-        self.group[rows], self.sure[rows] = group[is_shown], sure[is_shown]
-        self.flags[rows] = flags[is_shown] + AWAY * ~self._here[rows]
+        rows, group, sure = rows[is_shown], group[is_shown], sure[is_shown]
+        pinned, reviewed = pinned[pinned >= 0], reviewed[pinned >= 0]
+        self.group[rows], self.sure[rows] = group, sure & 255
+        self.flags[rows] = NEWEST * (sure >> 8) + AWAY * ~self._here[rows]
+        self.flags[pinned] += PINNED + REVIEWED * reviewed.astype("u1")
 
     def packed(self) -> bytes:
         """The concatenated arrays, as a window reads them."""

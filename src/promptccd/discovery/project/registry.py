@@ -35,8 +35,8 @@ class NoFeatures:
     def mean(self, keys: Iterable[str]) -> None:
         """No mean."""
 
-    def mean_of(self, rows: Rows, category: int) -> None:
-        """No mean."""
+    def means_of(self, rows: Rows, categories: Sequence[int]) -> None:
+        """No means."""
 
 
 class CategoryRegistry(Rows):

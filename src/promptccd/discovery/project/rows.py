@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.discovery.project.categories import Category, CategoryState, Review, default_name, free_name
-from promptccd.discovery.project.store import CATEGORY, Store, plain_json, stored_key, text_key
+from promptccd.discovery.project.store import CATEGORY, GROUPING, Store, plain_json, stored_key, text_key
 from promptccd.errors import RegistryError
 
 ALIKE = 0.6  # of the squared distance that a category usually has to the one nearest to it
@@ -116,7 +116,7 @@ class Rows(Store):
 
     sampled: tuple[str, int] | None = None  # an image that nobody chose, with `Review.left`
     _known: tuple[Any, dict[str, Mapping[Any, Any]]] = None, {}  # read values, since the last change
-    _placed: tuple[Any, Any, np.ndarray] = None, None, np.empty(0)  # see `rows_of`
+    _placed: tuple[Any, Any, np.ndarray] = None, None, np.empty(0)  # see `rows_by_id`
 
     def _read(self, name: str, read: Callable[[], Mapping[Any, Any]]) -> Mapping[Any, Any]:
         """A mapping that is read again once any row has changed."""
@@ -247,7 +247,9 @@ class Rows(Store):
 
     def prototypes_of(self, categories: Sequence[Category]) -> ActivePrototypes:
         """The same of any categories, in their order."""
-        matrix = self.prototypes[[each.prototype_row for each in categories]]
+        rows = dict(self.run("select id, value from vector where id in (select vector from category)"))
+        found = [np.frombuffer(rows[each.prototype_row], "<f4") for each in categories]
+        matrix = np.stack(found) if found else self.prototypes[:0]
         return ActivePrototypes([each.id for each in categories], [each.name for each in categories], matrix)
 
     # Images
@@ -300,19 +302,13 @@ class Rows(Store):
 
     def rows_by_id(self, row_of: Mapping[str, int]) -> np.ndarray:
         """Row of every image, by its id in this store; -1 where it has none."""
-        (ids,) = self.numbers(["id"], "(select id from image order by id)")
-        keys, rows = self.each("select key from image order by id"), np.full(ids.max(initial=-1) + 1, -1)
-        rows[ids] = np.fromiter((row_of.get(text_key(key), -1) for (key,) in keys), int, len(ids))
-        return rows
-
-    def rows_of(self, category: int, row_of: Mapping[str, int]) -> np.ndarray:
-        """Rows of a category's images, of those that have one."""
-        state = self.run("select (select max(id) from image), forgotten from state")
+        state = self.run("select number, undone from log where kind in (?, 'forget')", GROUPING)
         if self._placed[0] is not row_of or self._placed[1] != state:
-            self._placed = row_of, state, self.rows_by_id(row_of)
-        (ids,) = self.numbers(["id"], "image where category = ?", category)
-        rows = self._placed[-1][ids]
-        return rows[rows >= 0]
+            (ids,) = self.numbers(["id"], "(select id from image order by id)")
+            keys, rows = self.each("select key from image order by id"), np.full(ids.max(initial=-1) + 1, -1)
+            rows[ids] = np.fromiter((row_of.get(text_key(key), -1) for (key,) in keys), int, len(ids))
+            self._placed = row_of, state, rows
+        return self._placed[-1]
 
     # Statements of categories, within a transaction
 
@@ -377,9 +373,11 @@ class Rows(Store):
 
     def _resize(self, steps: Sequence[tuple[Any, ...]]) -> None:
         """Add to the sizes of categories: ids, each with a number."""
-        self.run_each(
-            "update category set size = size + ?2, dormant = size + ?2 = 0 and state = 'discovered' where id = ?1",
-            steps,
+        self.run(
+            "update category set size = size + step, dormant = size + step = 0 and state = 'discovered' from (select "
+            "json_extract(value, '$[0]') as resized, json_extract(value, '$[1]') as step from json_each(?)) "
+            "where category.id = resized",
+            json.dumps(steps),
         )
 
     # Statements of the chosen images, within a transaction

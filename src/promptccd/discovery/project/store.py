@@ -403,10 +403,9 @@ class Store:
         sides, order = ("after, before", "desc") if undo else ("before, after", "asc")
         query = f"select tab, {sides} from change where entry = ? order by id {order}"
         try:
-            changes = [
-                (table, *(json.loads(each or "null") for each in texts))  # `None` is no row
-                for table, *texts in self.run(query, entry.number)
-            ]
+            found = self.run(query, entry.number)
+            values = json.loads(f"[{','.join(each or 'null' for _, *texts in found for each in texts)}]")
+            changes = [*zip((table for table, *_ in found), values[::2], values[1::2], strict=True)]
             touched, steps = _resized(changes), [_restoring(*each) for each in changes]
             for statement, alike in groupby(steps, key=itemgetter(0)):
                 rows = [row for _, row in alike]
@@ -518,10 +517,14 @@ def _restoring(table: str, here: Any, target: Any) -> tuple[str, list[Any]]:
         keys = " and ".join(f"{each} = ?" for each in columns[:count])
         return f"delete from {table} where {keys}", here[:count]
     changed = [each for each in zip(columns, here, target, strict=True) if each[1] != each[2]]
-    sets = ", ".join(f"{name} = ?" for name, *_ in changed)
-    those = " and ".join(f"{name} is ?" for name, *_ in changed)
-    values = [*(new for *_, new in changed), here[0], *(old for _, old, _ in changed)]
-    return f"update {table} set {sets} where {columns[0]} = ? and {those}", values
+    names, old, new = zip(*changed, strict=True)
+    return _updating(table, names), [*new, here[0], *old]
+
+
+@cache
+def _updating(table: str, names: tuple[str, ...]) -> str:
+    sets, those = ", ".join(f"{each} = ?" for each in names), " and ".join(f"{each} is ?" for each in names)
+    return f"update {table} set {sets} where {ROWS[table][1][0]} = ? and {those}"
 
 
 @cache

@@ -76,9 +76,8 @@ class ProjectView(Project):
         self.photos = self._photos()
 
     def _photos(self) -> Photos:
-        self._images = frozenset(self.images)
-        photos = Photos(self.out, self.images)
-        self._shown, self._features, self._by_id = photos.keys, None, self.rows_by_id(photos.rows)
+        self._images, photos = frozenset(self.images), Photos(self.out, self.images)
+        self._shown, self._features = photos.keys, None
         return photos
 
     def _on_change(self, changed: set[int] | None, since: int) -> None:
@@ -89,8 +88,6 @@ class ProjectView(Project):
             if self._images != self.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
-            else:  # an image that was forgotten and found again has another id
-                self._by_id = self.rows_by_id(self.photos.rows)
         elif self._columns is not None:
             rows = self._columns.update(self, changed) if changed else []  # a new name changes no image
             self._changed = str(since), rows
@@ -99,7 +96,7 @@ class ProjectView(Project):
         """The group of every photograph, and how sure it is."""
         with self.lock:
             if self._columns is None:
-                self._columns = Columns(self, self._by_id, self.photos.here)
+                self._columns = Columns(self, self.rows_by_id(self.photos.rows), self.photos.here)
             return self._columns
 
     def keys_of(self, rows: Sequence[int], generation: str) -> list[str]:
