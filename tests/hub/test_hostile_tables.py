@@ -85,7 +85,7 @@ def refused(capsys) -> str:
     return lines[0]
 
 
-LEFT_OUT = ("an image that is a link",)
+LEFT_OUT = {"an image that is a link": "link to a place outside", "a pipe": "not a regular file"}
 
 
 @pytest.mark.slow
@@ -103,14 +103,15 @@ def test_nothing_outside_is_read_or_sent(
         ["split", str(recipe)],
         ["split", str(recipe), "--push", "user/stages"],
     ):
-        if way in LEFT_OUT:  # of a folder of images, as anything else that is no image of it
+        if way in LEFT_OUT:  # as any other image that cannot be read
             assert main(command) == 0, command
             continue
         assert main(command) == 2, command
         print(refused(capsys))
     if way in LEFT_OUT:
-        listed = json.loads((places.data.parent / "run" / "images.json").read_text())["left_out"]
-        assert list(listed.values()) == ["link to a place outside"]
+        listed = json.loads((places.data.parent / "run" / "images.json").read_text())
+        groups = [listed["left_out"], *(each["skipped"] for each in listed["stages"])]
+        assert [reason for group in groups for reason in group.values()] == [LEFT_OUT[way]]
     else:
         assert not [request for request in hub.requests("POST") if "validate" not in request.path]
         assert not (places.data.parent / "run").exists()
