@@ -294,10 +294,13 @@ def by_category(
             "images. Make a table of path,label from these, or group the images without labels: promptccd discover "
             f"photographs {folder} --out groups/"
         )
-    what = f"{str(folder)!r} holds {', '.join(map(display_name, first_level))}, "
+    what, name = (
+        f"{str(folder)!r} holds {', '.join(map(display_name, first_level))}, ",
+        display_name(str(folder)),
+    )
     category, split, note = _levels_of(first_level, list(parts.values()), top)
     if note:
-        logger.info("%s: %s.", display_name(str(folder)), note)
+        logger.info("%s: %s.", name, note)
     if split == 0 and not any(len(names) > 2 for names in parts.values()):
         raise DataError(
             f"{what}which are parts of a data set and no categories, and no folder in them says which category an "
@@ -316,7 +319,7 @@ def by_category(
             part = "train" if split is None else _split_called(names[split])
             rows.append((path, normalize("NFC", names[category]), part))
     if deeper:
-        logger.info("%d images lie deeper, and count for the folder of their category.", deeper)
+        logger.info("%s: %d images lie deeper, and count for the folder of their category.", name, deeper)
     return rows
 
 

@@ -127,6 +127,7 @@ class CategorySplit:
         """
         if (newer := newer_format(values.get("format", SPLIT_FORMAT), SPLIT_FORMAT)) is not None:
             raise DataError(f"This split {newer}")
+        values = {"contents": [], **values}  # which older files lack
         given = {item.name: values[item.name] for item in fields(cls)}
         lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
         lists["cuts"] = tuple(map(tuple, values["cuts"]))

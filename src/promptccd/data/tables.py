@@ -372,9 +372,8 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
     if not tables:
         return None
     others = {display_name(path): "in no metadata file" for path in files.images if path not in named}
-    logger.info(
-        "%d images that metadata files name; %d further images are left out.", len(named), len(others)
-    )
+    counts = f"{len(named)} images that metadata files name; {len(others)} further images are left out"
+    logger.info("%s: %s.", display_name(str(folder)), counts)
     # A named file that is no image is a row, which its stage reports.
     left_out = {path: reason for path, reason in left_out.items() if path not in named}
     return _Found(concatenate_datasets(tables), {**left_out, **others})
