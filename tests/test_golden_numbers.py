@@ -53,8 +53,9 @@ ARGUMENTS = TrainingArguments(
     epochs=1, batch_size=8, learning_rate=1e-4, num_workers=0, prompt_warmup_epochs=0, kmeans_restarts=2,
     seed=SEED,
 )  # fmt: skip
-# Rehearsal of one episode takes a tenth of the time.
-OPTIONS: dict[str, dict[str, Any]] = {"metagcd": {"meta_episodes": 1, "meta_epochs": 1}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "metagcd": {"meta_episodes": 1, "meta_epochs": 1}
+}  # a tenth of the time
 SHIPPED = [name for name, each in METHODS.items() if each.model.__module__.startswith("promptccd.methods.")]
 
 
@@ -97,7 +98,7 @@ def learnt(name: str, backbone: Path, stages: list[StageImages]) -> list[dict[st
     model = METHODS[name].model.from_pretrained(backbone, **TINY_HEAD, **OPTIONS.get(name, {}))
     model.head.reset_parameters(torch_generator("head", SEED))
     model.reset_prompts(torch_generator("prompts", SEED))
-    found = []
+    found = list[dict[str, Any]]()
     for images in stages:
         found.append(_trained(name, model, images))
         if images.stage.index == 0:

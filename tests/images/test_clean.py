@@ -49,8 +49,9 @@ def test_pixels_stay_and_nothing_else(kind: str) -> None:
     assert clean_image(clean) == (suffix, clean)  # what is clean stays as it is
 
 
-def test_upright_photographs_keep_their_coded_picture() -> None:
-    content = jpeg(pixels(3))
+@pytest.mark.parametrize("options", [{}, {"restart_marker_blocks": 1}], ids=["one scan", "restarts"])
+def test_upright_photographs_keep_their_coded_picture(options: dict[str, int]) -> None:
+    content = jpeg(pixels(3, 64), **options)  # sixteen blocks: all eight restarts
     suffix, clean = clean_image(content)
     assert suffix == ".jpg"
     scan = content[content.index(b"\xff\xda") : content.index(b"\xff\xd9", content.index(b"\xff\xda")) + 2]

@@ -15,7 +15,6 @@ from promptccd.methods.classifier import (
     STUDENT_TEMPERATURE,
     ClassifierModel,
     ClassifierObjective,
-    LinearClassifier,
     SelfDistillationObjective,
     sampled_rows,
     share_of_pairs,
@@ -27,7 +26,7 @@ from promptccd.models.backbone import blocks_of
 from promptccd.training.options import TrainingArguments
 from promptccd.training.stage_trainer import restore_snapshot, snapshot
 from tests.conftest import TINY_HEAD, fresh
-from tests.methods.steps import begun, drawn, objective_of
+from tests.methods.steps import begun, objective_of
 from tests.order_one import fill
 
 
@@ -234,19 +233,3 @@ def test_the_share_of_positive_pairs_leaves_out_images_with_themselves(size: int
     if size > 1:
         positive[0, 1] = positive[1, 0] = 1
     assert float(share_of_pairs(positive)) == pytest.approx(2 / (size * (size - 1)) if size > 1 else 0)
-
-
-def test_a_linear_head_grows_below_and_reads_directions_alone() -> None:
-    head = LinearClassifier(0, 6)
-    first, more = drawn(3, 6), drawn(2, 6)
-    head.grow(first)
-    assert head.bias.tolist() == [0, 0, 0]
-    with torch.no_grad():
-        head.bias.copy_(torch.tensor([0.5, -2.0, 1.0]))
-    head.grow(more)
-    assert head.bias.tolist() == [0.5, -2, 1, -3, -3]
-    assert torch.equal(head.weight, torch.cat([first, more]))
-    features = drawn(4, 6)
-    expected = math.sqrt(6) * F.normalize(features, dim=1) @ head.weight.T + head.bias
-    torch.testing.assert_close(head(features), expected)
-    torch.testing.assert_close(head(3 * features), expected)

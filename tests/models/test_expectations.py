@@ -284,6 +284,7 @@ def test_the_pipeline_gives_the_best(discover, pictures: list[Path], stage: Path
         best, single = discover(str(path), top_k=2), discover(str(path))
         assert len(best) == 2 and best[0] == single
         assert best[0]["confidence"] >= best[1]["confidence"]
+        assert discover(str(path), top_k=1) == best[:1]
     every = discover([str(path) for path in pictures], top_k=99, batch_size=3)
     assert all({row["category_id"] for row in rows} == {0, 1, 4} for rows in every)
     assert all(sum(row["confidence"] for row in rows) == pytest.approx(1) for rows in every)
