@@ -126,7 +126,7 @@ class CategoryDiscoveryPipeline(Pipeline):
         decoding = Decoding(rendering=view.rendering)
         decoded = decoding.fitted(decode_image(_of_array(image), decoding))
         if decoded.image is None:
-            raise ValueError(f"Cannot read an image: {decoded.verdict.note}. Leave it out.")
+            raise ValueError(f"Cannot read {image!r:.200}: {decoded.verdict.note}. Leave it out.")
         return {"pixel_values": normalise(view(decoded.image)[None], view.mean, view.std)}
 
     def _forward(self, inputs: dict[str, Any], top_k: int | None = None) -> ModelOutput:

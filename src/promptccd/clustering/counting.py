@@ -152,10 +152,8 @@ def estimate_as_taught(
     arguments, and errors, as in `estimate_categories`.
     """
     if not PRIORS[prior].scales:
-        estimate, error = (
-            estimate_categories(features, start, fixed=fixed, seed=seed, prior=prior), PRIORS[prior].error
-        )  # fmt: skip
-        if error == 1:
+        estimate = estimate_categories(features, start, fixed=fixed, seed=seed, prior=prior)
+        if (error := PRIORS[prior].error) == 1:
             return estimate
         low = max(len(fixed[fixed >= 0].unique()), math.ceil(estimate.count / error))
         low, high = min(low, estimate.low), max(math.ceil(error * estimate.count), estimate.high)
@@ -289,9 +287,9 @@ class CountCalibration:
         low = known + math.floor(found / max(1.0, *self.rates) ** 2)
         # A ratio is meaningless if a trial found no category: a category may have been missed.
         high = known + math.ceil(max(found, 1) / max(1 / len(self.rates), min(1.0, *self.rates) ** 2))
-        margin = f"twice what {len(self.rates)} counts of left-out labelled categories were off"
+        margin = f"twice the error of {len(self.rates)} counts of left-out labelled categories"
         if self.error > UNRELIABLE:
-            margin += f", which is {self.error:.0%} in the mean: unreliable"
+            margin += f", {self.error:.0%} on average: unreliable"
         return replace(
             estimate, low=max(1, min(low, estimate.low)), high=max(high, estimate.high), margin=margin
         )

@@ -91,8 +91,7 @@ class Layout:
         found = [each for each in columns if each == given] or called(columns, [given])
         if not found and what not in self.optional:
             raise DataError(
-                f"No column {given!r}. Columns: {', '.join(map(display_name, columns))}. Set --{what}_column to one "
-                "folder."
+                f"No column {given!r}. Columns: {', '.join(map(display_name, columns))}. Set --{what}_column."
             )
         return found
 

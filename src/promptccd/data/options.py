@@ -61,6 +61,7 @@ class Options:
             low, high, above = allowed
             if not low <= value <= high or (above and value == low) or value == math.inf:
                 expected = f"<= {high}" if value > high else f"{'>' if above else '>='} {low}"
+                expected = expected if math.isfinite(value) else "to be finite"
                 raise ConfigurationError(f"Expected {item.name} {expected}, got {reprlib.repr(value)}.")
 
 

@@ -371,7 +371,7 @@ def conflicts(digests: Sequence[bytes], labels: Sequence[int]) -> dict[int, int]
 def _log_and_judge(report: ImageReport, place: str) -> None:
     """Log everything unusual, and refuse a stage of which more than half cannot be read; a stream has a place."""
     if report.noted:
-        logger.info("Stage %d: %d images used with a note.", report.stage, len(report.noted))
+        logger.info("Stage %d: %d images have a note in images.json.", report.stage, len(report.noted))
     if report.skipped:
         logger.warning(
             "Stage %d: %d of %d images cannot be read and are left out, %r for one: %s.",
@@ -381,9 +381,9 @@ def _log_and_judge(report: ImageReport, place: str) -> None:
         name, first = next(iter(report.copies.items()))
         logger.warning(
             "Stage %d: %d images are the very picture of another, %d of them of one in an earlier stage%s: %r "
-            "is %r, for example; images.json lists all.",
+            "is %r of stage %d, for example; images.json lists all.",
             report.stage, len(report.copies), sum(each["stage"] < report.stage for each in report.copies.values()),
-            ", and count once, where they came first" * bool(place), name, first["image"],
+            ", and count once, where they came first" * bool(place), name, first["image"], first["stage"],
         )  # fmt: skip
     if report.conflicting:
         logger.warning(

@@ -223,8 +223,8 @@ class StageStream(Sequence[Stage]):
             whole = images.select(used)
             parts = [whole.part(np.searchsorted(used, ids)) for ids in cut.sample_ids]
             return cls(_stages_of(parts, category_ids, cut), cut, category_ids, source, opened.left_out)
-        places = [each for each in (dataset, *unlabelled) if isinstance(each, str)]
-        roots = [*(root for each in places for root in roots_of(each)), *(image_roots or ())] or None
+        own = [root for each in (dataset, *unlabelled) if isinstance(each, str) for root in roots_of(each)]
+        roots = [*filter(os.path.isdir, own), *(image_roots or ())] or None  # some not fetched yet
         streams = _unlabelled_rows(images, opened.table, np.flatnonzero(ids == splits.UNUSED))
         optional, first, arriving = replace(layout, optional=BOTH), len(images), dict[str, str]()
         for place in unlabelled:

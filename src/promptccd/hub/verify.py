@@ -128,6 +128,8 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
         if not folder.is_dir():
             folder = Path(temporary) / "stage"
             name = download_stage(place, folder)
+        elif not any((folder / each).exists() for each in (CHECKSUMS, CONFIGURATION)):
+            raise ConfigurationError(f"{place} is no run and no stage: no manifest.json, no config.json.")
         return list(stage_checks(folder, name))
 
 
@@ -165,7 +167,7 @@ def stage_checks(folder: Path, name: str) -> Iterator[Check]:
 
 def _run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iterator[Check]:
     """Checks of all stages and of the records of the run."""
-    stages = run.num_finished
+    stages = run.num_finished or run.stages_on_disk()  # which refuses a run without a finished stage
     for stage in range(stages):
         yield from stage_checks(run.stage(stage), f"stage{stage}")
     try:

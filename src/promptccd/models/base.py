@@ -541,6 +541,6 @@ def _variant_of(found: FoundModel) -> type[CategoryDiscoveryModel]:
     if not isinstance(kind, str) or kind not in VARIANTS:
         raise CheckpointError(
             f"{found.place} has a model of type {shown(kind)}: expected one of {', '.join(VARIANTS)}. Code that comes "
-            "with a model is never run."
+            "with a model is never run: give the file of its method as --plugin FILE."
         )
     return VARIANTS[kind]

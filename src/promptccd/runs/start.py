@@ -87,8 +87,8 @@ def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
     trained = (run.backbone, run.path / RESUME, *run.path.glob("stage*"))
     records: dict[str, Any] = {}
     if run.begun and any(each.exists() for each in trained):
-        _require_begun_stages(run, stages)
         require_recipe(run, recipe)
+        _require_begun_stages(run, stages)
     else:
         (run.path / "manifest.json").unlink(missing_ok=True)  # of a run that trained nothing
         records = {

@@ -224,7 +224,7 @@ class StageTrainer:
                     self._run_epoch(wrapped, optimizer, batches, epoch, step, sums)
                     step, sums = 0, {}
             if self.accelerator.is_main_process:
-                logger.info("%s, after %d epochs", self._label(), self.epochs)
+                logger.info("%s, after %d epoch%s", self._label(), self.epochs, "s" * (self.epochs != 1))
             self.objective.end_stage()  # by the saved weights, as later loading will compute
         finally:
             self.accelerator.free_memory()

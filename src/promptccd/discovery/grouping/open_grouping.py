@@ -416,7 +416,7 @@ def _in_open_set(
     method = "open set"
     margin = "3/4 to 3 times the distance between groups, and categories hidden among known ones"
     if not spread.tells_new:
-        method, margin = METHOD, "what may hide, as new categories hardly stand out here: unreliable"
+        method, margin = METHOD, "categories hidden among known ones, which new ones resemble: unreliable"
         estimate, tree = problem.estimate(seed)
         proposed = problem.grouped(tree, estimate.count).centres[problem.fewest :]
     found = images.grouped(proposed=proposed)
