@@ -139,8 +139,8 @@ def _change_in_words(
 
     lines: list[tuple[str, list[tuple[str, str]]]] = [
         ("New", [(title(each), f"({registry.categories[each].size})") for each in change.new]),
-        ("Grown", [(title(each), f"({was} to {now})") for each, (was, now) in change.grown.items()]),
-        ("Shrunk", [(title(each), f"({was} to {now})") for each, (was, now) in change.shrunk.items()]),
+        ("Grown", [(title(each), f"({now - was} more)") for each, (was, now) in change.grown.items()]),
+        ("Shrunk", [(title(each), f"({was - now} fewer)") for each, (was, now) in change.shrunk.items()]),
         ("Renamed", [(title(each), f"(was {was})") for each, (was, _) in change.renamed.items()]),
         ("Retired", [(title(each), where_to(each)) for each in change.retired]),
         ("Left without images", [(title(each), "") for each in change.emptied]),
