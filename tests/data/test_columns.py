@@ -317,7 +317,10 @@ def test_bare_names_are_found_below_the_list(folder: Path, caplog) -> None:
     place = write(folder, "image_id,dx", ["a", "b"], ["ISIC_0027", "0"])
     assert [label for _, label in read(place)] == ["a", "b"]
     assert TEXT["2-of-2-files-are-found"] in caplog.text
-    (folder / "more").mkdir()
+    (folder / "more" / "0.png").mkdir(parents=True)  # a folder is no image, whatever its name
+    (folder / ".small").mkdir()
+    Image.new("RGB", (9, 9)).save(folder / ".small" / "0.png")
+    assert [label for _, label in read(place)] == ["a", "b"]
     Image.new("RGB", (9, 9)).save(folder / "more" / "ISIC_0027.png")
     caplog.clear()
     open_images(str(place))

@@ -29,7 +29,7 @@ def read(folder: Path, roots: Sequence[Path] = ()) -> tuple[list[Row], FolderFil
     """What is found in a folder; every file is used or listed."""
     files = images_in(FolderSource(folder, roots), IntakeLimits())
     files.require_readable(folder)
-    rows = by_category(folder, files) or []
+    rows = by_category(str(folder), files) or []
     assert len({path for path, _, _ in rows} | files.left_out.keys()) == len(rows) + len(files.left_out)
     return rows, files
 

@@ -1,6 +1,7 @@
 """Which files a data set may name, and the layouts of folders and lists that are read."""
 
 import os
+import pickle
 import shutil
 from pathlib import Path
 
@@ -61,6 +62,15 @@ def test_a_table_in_memory_needs_its_folders_to_be_given(tmp_path: Path) -> None
     assert stages.split.fingerprint == plain.split.fingerprint
     with pytest.raises(DataError, match="Row 0 of"):
         StageStream.from_dataset(table, class_blocks=BLOCKS, image_roots=[tmp_path / "min"])
+
+
+def test_images_travel_to_a_loader_process_without_the_other_columns_and_the_format_of_their_table() -> None:
+    table = as_table(rows())
+    plain = len(pickle.dumps(table.select_columns("image")))
+    images = ImageRows(table.with_transform(lambda batch: batch))
+    sent = pickle.dumps(images)
+    assert len(sent) < 1.5 * plain
+    assert pickle.loads(sent).read(3) == images.read(3)
 
 
 def test_a_file_that_became_a_link_is_not_followed_later(tmp_path: Path) -> None:

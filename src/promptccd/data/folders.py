@@ -268,7 +268,7 @@ def _is_of_masks(folder: str) -> bool:
 
 
 def by_category(
-    folder: Path, files: FolderFiles, top: Literal["splits", "categories"] | None = None
+    folder: str, files: FolderFiles, top: Literal["splits", "categories"] | None = None
 ) -> list[Row] | None:
     """Images of a sub-folder per category, and of splits above or below them; `None` without sub-folders of images.
 
@@ -276,7 +276,7 @@ def by_category(
     folders.
 
     Args:
-        folder: the folder, for messages.
+        folder: its name, for messages.
         files: what it holds; images that are used in no category are listed with their reasons.
         top: meaning of the folders of the first level; `None` decides by names.
 
@@ -290,17 +290,14 @@ def by_category(
         return None
     if top is None and (known := _annotated(files)):
         raise DataError(
-            f"{str(folder)!r} is a data set in the layout of {known}, with annotations in files next to the "
+            f"{folder!r} is a data set in the layout of {known}, with annotations in files next to the "
             "images. Make a table of path,label from these, or group the images without labels: promptccd discover "
             f"photographs {folder} --out groups/"
         )
-    what, name = (
-        f"{str(folder)!r} holds {', '.join(map(display_name, first_level))}, ",
-        display_name(str(folder)),
-    )
+    what = f"{folder!r} holds {', '.join(map(display_name, first_level))}, "
     category, split, note = _levels_of(first_level, list(parts.values()), top)
     if note:
-        logger.info("%s: %s.", name, note)
+        logger.info("%s: %s.", display_name(folder), note)
     if split == 0 and not any(len(names) > 2 for names in parts.values()):
         raise DataError(
             f"{what}which are parts of a data set and no categories, and no folder in them says which category an "
@@ -319,7 +316,8 @@ def by_category(
             part = "train" if split is None else _split_called(names[split])
             rows.append((path, normalize("NFC", names[category]), part))
     if deeper:
-        logger.info("%s: %d images lie deeper, and count for the folder of their category.", name, deeper)
+        said = "%s: %d images lie deeper, and count for the folder of their category."
+        logger.info(said, display_name(folder), deeper)
     return rows
 
 

@@ -76,6 +76,10 @@ class ImageRows:
     def __len__(self) -> int:
         return len(self._table)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The images alone: a loader process needs no further columns, and a format of the table may not travel."""
+        return {**vars(self), "table": self._table}
+
     def select(self, rows: np.ndarray, name: str = "") -> "ImageRows":
         """The images of these rows, in this order."""
         return ImageRows(self._table.select(rows), self._roots, self.decoding, name or self.name)

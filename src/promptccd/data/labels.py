@@ -297,10 +297,12 @@ def _files_meant(folder: Path, names: Sequence[str | None], table: str) -> list[
 def _images_by_name(folder: Path) -> Mapping[str, list[Path]]:
     """Images below a folder by their names, with and without suffix."""
     found = defaultdict(list)
-    for path in folder.rglob("*"):
-        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts[:-1])
-        for key in {path.name, path.stem} if path.suffix.lower() in IMAGE_SUFFIXES and not is_hidden else ():
-            found[key].append(path)
+    for place, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        for name in names:
+            stem, suffix = os.path.splitext(name)
+            for key in {name, stem} if suffix.lower() in IMAGE_SUFFIXES else ():
+                found[key].append(Path(place, name))
     return found
 
 

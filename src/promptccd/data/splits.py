@@ -129,11 +129,11 @@ class CategorySplit:
             raise DataError(f"This split {newer}")
         values = {"contents": [], **values}  # which older files lack
         given = {item.name: values[item.name] for item in fields(cls)}
-        lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-        lists["cuts"] = tuple(map(tuple, values["cuts"]))
-        lists["sample_ids"] = tuple(np.asarray(ids, dtype=np.int64) for ids in values["sample_ids"])
-        lists["stages"] = tuple(StageCount(**count) for count in values["stages"])
-        split = cls(**{**given, **lists})
+        given |= {name: tuple(values[name]) for name in ("class_blocks", "categories", "contents")}
+        given["cuts"] = tuple(map(tuple, values["cuts"]))
+        given["sample_ids"] = tuple(np.asarray(ids, dtype=np.int64) for ids in values["sample_ids"])
+        given["stages"] = tuple(StageCount(**count) for count in values["stages"])
+        split = cls(**given)
         if split.fingerprint != values["fingerprint"]:
             raise DataError(
                 f"This split was altered: it states {values['fingerprint']} and has {split.fingerprint}. Copy it again."

@@ -388,7 +388,8 @@ def read_labels(
             raise DataError(f"{images.name!r} names no label: give a table of path,label, or leave it out.")
         pictures = (images.decode(row).image for row in rows.tolist())
         digests = [None if each is None else digest_of(np.asarray(each)) for each in pictures]
-        found = pd.DataFrame({"digest": digests, "name": np.array(categories)[ids[rows]]}).dropna()
+        labels = [categories[each] for each in ids[rows].tolist()]
+        found = pd.DataFrame({"digest": digests, "name": labels}).dropna()
         names |= dict(zip(found["digest"], found["name"], strict=True))
         several = found.drop_duplicates().groupby("digest")["name"].agg(list)
         twice = several[several.str.len() > 1]

@@ -202,7 +202,7 @@ def _opened(dataset: str, split: str, roots: Sequence[str], labelled: bool, layo
         why = " It is a path of Windows." if is_windows and os.sep == "/" else ""
         raise DataError(f"{nothing_at(dataset)}{why} {_GIVE}")
     try:
-        found = _local(path, roots, labelled, layout) if path.exists() else hub.load_hub(dataset)
+        found = _local(path, dataset, roots, labelled, layout) if path.exists() else hub.load_hub(dataset)
         splits = ["train"] if isinstance(found, _Found) else [*found]
         is_any = splits == [""] or (not labelled and len(splits) == 1)  # any name is the only split
         chosen = splits[0] if len(splits) == 1 else split
@@ -245,23 +245,25 @@ def image_roots(place: str) -> tuple[str, ...]:
 
 
 def _local(
-    place: Path, roots: Sequence[str], labelled: bool, layout: Layout
+    place: Path, name: str, roots: Sequence[str], labelled: bool, layout: Layout
 ) -> _Found | Mapping[str, Dataset]:
     """Read a folder or a file of this computer; tables by split, or by "" of one without splits, are read later."""
     if (place / PROJECT).is_dir() and (place / GROUPED).is_file():
         place, corrections = place / GROUPED, place / PROJECT / "categories.sqlite"
+        name = os.path.join(name, GROUPED)
         if corrections.exists() and corrections.stat().st_mtime_ns > place.stat().st_mtime_ns:
             raise DataError(
                 f"{display_name(str(place.parent))!r} was corrected after its {GROUPED} was written. Run promptccd "
                 "discover with the same --out to update the table, then repeat the command."
             )
     if not place.is_file():
-        return _folder(place.resolve(), roots, labelled, layout)  # "." has no name, which `datasets` asks for
+        named = place.resolve()  # `datasets` asks for the name of a folder, and "." has none
+        return _folder(named, name, roots, labelled, layout)
     if place.suffix.lower() == _PARQUET:
         builder = load_dataset_builder("parquet", data_files=glob.escape(str(place)))
         return hub.built(builder, str(place))
     if place.suffix.lower() in ONE_FILE:
-        return _Found(_listed(place, str(place), layout, labelled, BOTH))
+        return _Found(_listed(place, name, layout, labelled, BOTH))
     raise DataError(
         f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of path,label "
         "(.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
@@ -269,18 +271,19 @@ def _local(
 
 
 def _folder(
-    folder: Path, roots: Sequence[str], labelled: bool, layout: Layout
+    folder: Path, name: str, roots: Sequence[str], labelled: bool, layout: Layout
 ) -> _Found | Mapping[str, Dataset]:
-    for name in hub.CARDS:
-        _require_own_file(folder / name, folder)
+    for card in hub.CARDS:
+        _require_own_file(folder / card, folder)
     if saved := saved_tables(folder):
         for table in chain.from_iterable(saved.values()):
             _require_own_file(table, folder)
         parts = {split: [Dataset.from_file(str(file)) for file in files] for split, files in saved.items()}
         return {split: concatenate_datasets(tables) for split, tables in parts.items()}
-    for name in hub.CARDS:
-        hub.require_plain_card(folder / name, str(folder))
-    if not _is_of_the_hub(folder) and (images := _images_of(folder, roots, labelled, layout)) is not None:
+    for card in hub.CARDS:
+        hub.require_plain_card(folder / card, str(folder))
+    images = None if _is_of_the_hub(folder) else _images_of(folder, name, roots, labelled, layout)
+    if images is not None:
         return images
     for archive in folder.rglob("*.zip"):  # the next line looks into archives
         _require_own_file(archive, folder)
@@ -320,13 +323,15 @@ def _is_of_the_hub(folder: Path) -> bool:
     return any(each.suffix.lower() in _TABLE_SUFFIXES for at in ("*", "data/*") for each in folder.glob(at))
 
 
-def _images_of(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Found | None:
+def _images_of(
+    folder: Path, name: str, roots: Sequence[str], labelled: bool, layout: Layout
+) -> _Found | None:
     """Image files in folders; `None` for a folder without any, in which `datasets` may find tables."""
     files = images_in(FolderSource(folder, [*image_roots(str(folder)), *roots]), IntakeLimits())
     files.require_readable(folder)
-    if labelled and (described := _by_metadata(folder, files, layout)) is not None:
+    if labelled and (described := _by_metadata(folder, name, files, layout)) is not None:
         return described
-    rows = by_category(folder, files, layout.top_folders) if labelled else None
+    rows = by_category(name, files, layout.top_folders) if labelled else None
     others = () if rows else (path for path in folder.rglob("*") if path.name not in _NOTES)
     suffixes = {path.suffix.lower() for path in others}
     if rows is None and suffixes.isdisjoint(_TABLE_SUFFIXES):
@@ -334,7 +339,7 @@ def _images_of(folder: Path, roots: Sequence[str], labelled: bool, layout: Layou
     if rows:
         paths, names, splits = zip(*rows, strict=True)
         table = _labelled([str(folder / path) for path in paths], names).add_column(SPLIT, splits)
-        logger.info("%s: %s.", display_name(str(folder)), files.summary(rows))
+        logger.info("%s: %s.", display_name(name), files.summary(rows))
         return _Found(table, files.left_out)
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
@@ -346,7 +351,7 @@ def _images_of(folder: Path, roots: Sequence[str], labelled: bool, layout: Layou
     )
 
 
-def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | None:
+def _by_metadata(folder: Path, name: str, files: FolderFiles, layout: Layout) -> _Found | None:
     """The images that metadata files name, with their categories; `None` if no such file names categories.
 
     A metadata file is in the folder or in a folder of a split, and names files from its own place on. Images that it
@@ -373,7 +378,7 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
         return None
     others = {display_name(path): "in no metadata file" for path in files.images if path not in named}
     counts = f"{len(named)} images that metadata files name; {len(others)} further images are left out"
-    logger.info("%s: %s.", display_name(str(folder)), counts)
+    logger.info("%s: %s.", display_name(name), counts)
     # A named file that is no image is a row, which its stage reports.
     left_out = {path: reason for path, reason in left_out.items() if path not in named}
     return _Found(concatenate_datasets(tables), {**left_out, **others})
