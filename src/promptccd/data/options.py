@@ -58,10 +58,10 @@ class Options:
             allowed = item.metadata.get(_RANGE)
             if allowed is None or value is None or isinstance(value, str | list):  # some take these too
                 continue
-            low, high, above = allowed
-            if not low <= value <= high or (above and value == low) or value == math.inf:
+            (low, high, above), is_finite = allowed, isinstance(value, int) or math.isfinite(value)
+            if not low <= value <= high or (above and value == low) or not is_finite:
                 expected = f"<= {high}" if value > high else f"{'>' if above else '>='} {low}"
-                expected = expected if math.isfinite(value) else "to be finite"
+                expected = expected if is_finite else "to be finite"
                 raise ConfigurationError(f"Expected {item.name} {expected}, got {reprlib.repr(value)}.")
 
 
