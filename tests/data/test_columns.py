@@ -219,6 +219,14 @@ def test_a_column_of_splits_divides_the_rows(column: str, name: str, folder: Pat
     assert len(open_images(str(place), labelled=False).table) == 6 or name.startswith("metadata")
 
 
+def test_a_column_of_folds_divides_nothing(folder: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    rows = pd.DataFrame({"file_name": NAMES, "label": AB, "fold": [*"112233"]})
+    rows.to_csv(folder / "list.csv", index=False)
+    assert len(read(folder / "list.csv")) == len(NAMES)
+    assert "column 'fold' names no train or test, and divides nothing" in caplog.text
+
+
 PARQUET = {
     "pandas, paths": lambda rows, file: rows.to_parquet(file),
     "pandas, bytes": lambda rows, file: rows.assign(path=rows["path"].map(_bytes(file))).to_parquet(file),

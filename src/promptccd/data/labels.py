@@ -135,6 +135,8 @@ def split_column_of(name: str, columns: Mapping[str, Sequence[Any]]) -> list[str
             counts = ", ".join(f"{each or 'empty'} {count}" for each, count in Counter(splits).most_common())
             logger.info("%s: column %r divides the rows: %s (--split chooses).", name, column, counts)
             return splits
+        if 1 < len(set(words)) <= max(2, len(words) // 2):
+            logger.info("%s: column %r names no train or test, and divides nothing.", name, column)
     return []
 
 

@@ -79,6 +79,7 @@ def test_an_export_has_its_files_and_those_of_a_person(tmp_path, files, kept, ha
     there = {place: text for place, text in files.items() if text != "gone"}
     assert tree(folder) == {**there, **mine} and (folder / "link").readlink() == Path("nowhere")
     assert (found.written, found.kept, found.left) == (len(there) - kept, kept, [])
+    assert found.fewer == max(0, len(FIRST) - len(there))
     # A lock that is deleted keeps nobody out who is about to take it.
     assert {each.name for each in (tmp_path / f"{WORK}out").iterdir()} == {LOCK, OWNER}
     assert [name for name, _ in found.missing] == [each for each in files if "gone" in each]

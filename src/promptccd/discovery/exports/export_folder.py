@@ -81,6 +81,7 @@ class Export:
         place: the folder.
         photographs: how many are in it.
         written: files that were made now; the ``kept`` files were there, perhaps under another name.
+        fewer: files that the export before had more.
         missing: label of each photograph that is not in it, and the reason.
         left: files that a person changed, or whose name the export needed: they stay in the folder, or at these
             places next to it.
@@ -91,13 +92,14 @@ class Export:
     photographs: int = 0
     written: int = 0
     kept: int = 0
+    fewer: int = 0
     missing: list[tuple[str, str]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """The result for people, a sentence each."""
-        counts = {"written": self.written, "unchanged": self.kept}
+        counts = {"written": self.written, "unchanged": self.kept, "fewer than before": self.fewer}
         files = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
         photographs = f"{self.photographs} photograph{'s' * (self.photographs != 1)}"
         lines = [f"{self.place}: {photographs}; files: {files}."]
@@ -256,6 +258,7 @@ class ExportFolder:
                 systems.rename(self.path, self._old)
             self._swap()
         self.export.photographs = photographs
+        self.export.fewer = max(0, len(self._before) - len(self._lines))
         if last:
             kept = _some([repr(display_name(each)) for each in last])
             why = "they are in no group and their originals are gone"
