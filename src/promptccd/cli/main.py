@@ -54,7 +54,7 @@ COMMANDS = {
             "runs/birds --out report/"),
         "sweep": ("sweep", "Train and compare recipes x values x seeds, or resume a sweep.",
             "labelled/ --method promptccd gcd --seeds 1 2 3"),
-        "verify": ("model", "Recompute the results of a run or a repository.", "me/promptccd-birds-stage3"),
+        "verify": ("model", "Recompute the results of a run, or check a repository.", "me/promptccd-birds-stage3"),
         "audit": ("evaluation", "Check the rows that the paper prints against the paper's split.", "--benchmark cub"),
     },
     "Share": {

@@ -188,6 +188,7 @@ def sweep_command(options: argparse.Namespace) -> None:
     }
     compared = [comparison_table(groups)] if groups else []
     show(options, record, lambda: "\n".join([*compared, *missing]))
+    logger.info("Written: %s%s", out / "table.md", f", {out / 'report' / 'index.html'}" if groups else "")
     _require_whole(result)
 
 
@@ -318,6 +319,7 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
         reports.page.write_report_files(make_inside(out, "report"), page, title, shown, {"table": rows})
     texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
     show(options, record, lambda: "\n\n".join([*texts, "\n".join(notes)]).rstrip())
+    logger.info("Written: %s, %s", out / "table.md", out / "report" / "index.html")
     _require_whole(result)
 
 
