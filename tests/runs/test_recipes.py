@@ -84,7 +84,9 @@ def test_a_bare_name_means_what_comes_along_and_a_path_itself(tmp_path: Path, mo
     for path in (Path("promptccd-cub.yaml"), own / "promptccd-cub", own / "promptccd-cub.yaml"):
         assert located(path) == path
     Path("promptccd-cub").touch()
-    assert located(Path("promptccd-cub")) == Path("promptccd-cub")
+    own = Path("hub_configs", "promptccd-cub.yaml")
+    own.parent.mkdir()
+    assert located(Path("promptccd-cub")) == Path("promptccd-cub") and located(own) == own
 
 
 def test_every_setting_has_recipes() -> None:

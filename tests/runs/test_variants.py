@@ -171,12 +171,12 @@ def test_stages_are_the_same_however_a_run_is_interrupted_and_killed(
 
 def test_an_explanation_in_words_numbers_and_colours(trained_run: Path, tmp_path: Path) -> None:
     """Prompts by how often they acted, then by how well they fit; part 0 is the background and has no colour."""
-    prompts, scores = np.array([[[0, 1], [4, 1]], [[7, 0], [4, 1]]]), np.arange(8).reshape(2, 2, 2) / 8
+    prompts, scores = np.array([[[0, 1], [4, 1]], [[7, 0], [4, 1]]]), np.arange(8)[::-1].reshape(2, 2, 2) / 8
     heat, parts = np.array([[[0.0, 0.1], [0.2, 0.3]]] * 2), np.array([[0, 1], [2, 1]])
     grey = np.full((4, 4, 3), 90, np.uint8)
     found = Explanation(grey, 7, "owl", 0.5, heat, parts, prompts, scores, prompts_per_part=3)
-    listed = [("part 0, prompt 1", 3, 0.875), ("part 1, prompt 1", 2, 0.75)]
-    listed += [("part 0, prompt 0", 2, 0.625), ("part 2, prompt 1", 1, 0.5)]
+    listed = [("part 0, prompt 1", 3, 0.75), ("part 0, prompt 0", 2, 0.875)]
+    listed += [("part 1, prompt 1", 2, 0.625), ("part 2, prompt 1", 1, 0.375)]
     assert found.to_dict() == {
         "category": 7, "name": "owl", "confidence": 0.5,
         "prompts": [{"prompt": name, "times": times, "best_score": best} for name, times, best in listed],

@@ -98,6 +98,9 @@ def test_the_matching_leaves_out_pairs_without_images(module: ModuleType) -> Non
     wide = {"predictions": [3, 3, 4], "references": [0, 1, 0], "stages": [0, 0, 0], "num_known": 1}
     row = module.continual_accuracy(**wide, detail=True)["stages"][0]
     assert row["matching"] == [(3, 1), (4, 0)]
+    mixed = {"predictions": [10**18, 4, 10**18, 4], "references": [0, 1, 0, 0], "stages": [7, 1, 7, 1]}
+    rows = module.continual_accuracy(**mixed, num_known=1)["stages"]
+    assert [(row["stage"], row["all"]) for row in rows] == [(1, 50), (7, 100)]
 
 
 BAD = {
