@@ -174,6 +174,25 @@ def test_what_was_taken_for_granted_is_said(folder: Path, caplog: pytest.LogCapt
     listed.write_text("path,label\na.png,heron\nx/gone.png,tit\ngone.png,tit\n")
     load_images(str(listed))
     assert caplog.messages[0].endswith("2 of 3 files are not there, the first is 'x/gone.png'.")
+    caplog.clear()
+    listed.write_text("path,label\na.png,heron\n")
+    open_images(str(listed), labelled=False)
+    assert caplog.messages == [f"{listed}: 'label' not looked at (--labels reads labels that came later)."]
+
+
+def test_what_a_folder_holds_is_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    place = described(folder, b"file_name,label,label\na.png,heron,tit\n")
+    open_images(str(place))
+    assert caplog.messages == [
+        "metadata.csv: of several columns 'label' the first is read.",
+        f"{place}: 1 images that metadata files name; {len(NAMES) - 1} further images are left out.",
+    ]
+    caplog.clear()
+    open_images(str(place), labelled=False)
+    what = "not an image that can be read (starts like text)"
+    (line,) = caplog.messages
+    assert line.startswith(f"{place}: {len(NAMES) + 1} files found: {len(NAMES)} images; 1 left out: {what}")
 
 
 def described(folder: Path, content: bytes, name: str = "metadata.csv") -> Path:

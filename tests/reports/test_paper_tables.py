@@ -5,6 +5,7 @@ import math
 import shutil
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -117,11 +118,16 @@ def test_layout_of_hand_made_records() -> None:
         ["b", absent, absent, absent, "1.0 ± 0.2", "2.0 ± 0.2", "3.0 ± 0.2"],
         ["b, k-means", absent, absent, absent, "4.0 ± 0.2", "5.0 ± 0.2", "6.0 ± 0.2"],
     ]
-    said = remarks(
-        [TableEntry(TablePart(title="p", note="note"), "a", "one", {}, notes=["why"])], set(table["mark"])
-    )
-    assert said[:2] == ["why", "note"]
-    assert [line[0] for line in said[2:]] == ["!", "i"]
+    part = TablePart(title="p", note="note")
+    answers: Any = SimpleNamespace(predicts_natively=True)
+    entries = [
+        TableEntry(part, "a", "one", {}, notes=["why"]),
+        TableEntry(part, "b", "one", {}, "", [answers]),
+    ]
+    said = remarks(entries, set(table["mark"]))
+    assert "native prediction for b, k-means for all other" in said[0]
+    assert said[1:3] == ["why", "note"]
+    assert [line[0] for line in said[3:]] == ["!", "i"]
 
 
 @pytest.mark.moderate

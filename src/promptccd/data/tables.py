@@ -392,7 +392,7 @@ def _listed(file: Path, name: str, layout: Layout, labelled: bool, by_content: S
     shown, given = display_name(file.name), filter(None, (layout.image, layout.label))
     sheet = read_sheet(file, (*COLUMNS, *given))
     for each in sorted({*sheet.columns[sheet.columns.duplicated()]} - {""}):
-        logger.info("%s: of several columns %r the first is read.", shown, each)
+        logger.info("%s: of several columns %r the first is read.", display_name(name), each)
     sheet = sheet.loc[:, ~sheet.columns.duplicated()]
     if {*sheet.columns} >= _GROUPS:  # its column category is a number
         named = sheet["name"].mask(sheet["name"].str.fullmatch(_UNNAMED), "")
