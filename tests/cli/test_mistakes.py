@@ -86,6 +86,7 @@ MISTAKES = [
     ("train my_photos/leopard --class_blocks 2 1 1 --backbone photographs", "category", "promptccd discover"),
     ("train notes.txt --class_blocks 2 1 1 --backbone photographs", "notes.txt", "path,label"),
     ("train my_photos --class_blocks 2 1 1 --method prompccd", "prompccd", "promptccd"),
+    ("train --config promptccd-cubs", "Did you mean 'promptccd-cub'?"),
     ("train --config promptccd-cifar100 --epochs 100 --seed 7", "uoft-cs/cifar100", "--config promptccd-digits"),
     ("evaluate nothing --json", "nothing"),
     ("audit --benchmark nothing --json", "nothing"),

@@ -55,6 +55,11 @@ def listed(out: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
     return capsys.readouterr().out
 
 
+def counted(out: Path, capsys: pytest.CaptureFixture[str]) -> int:
+    """The sum of the column of images."""
+    return sum(int(line.split()[-1]) for line in listed(out, capsys).splitlines()[2:])
+
+
 def test_a_deleted_photograph_is_not_counted_until_it_is_back(found, album, tmp_path, capsys):
     assert state(found) == (8, 8, [True] * 8)
     assert TEXT["not-where-they-were"] not in listed(found, capsys)
@@ -76,11 +81,14 @@ def test_a_deleted_photograph_is_not_counted_until_it_is_back(found, album, tmp_
     assert state(found) == (8, 7, [True] * 8)
 
 
-def test_images_that_a_model_was_trained_on_are_no_photographs_of_the_project(found, capsys):
-    theirs = Project(found)
+def test_images_that_a_model_was_trained_on_are_no_photographs_of_the_project(found, trained_run, capsys):
+    earlier, theirs = registry_in(found), Project(found)
     theirs.observe(1, StageGroups(["row:0"], np.zeros(1, int), np.ones((1, theirs.prototypes.shape[1]))))
     assert state(found)[:2] == (8, 8)
-    assert sum(int(line.split()[-1]) for line in listed(found, capsys).splitlines()[2:]) == 8
+    assert counted(found, capsys) == 8
+    theirs.move(["row:0"], 0)
+    assert theirs.changes_since(earlier).grown == {}
+    assert counted(trained_run / "stage1", capsys) == len(registry_in(trained_run / "stage1").members)
 
 
 @pytest.mark.moderate

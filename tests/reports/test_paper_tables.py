@@ -13,7 +13,7 @@ import pytest
 
 from promptccd.cli.main import main, parse
 from promptccd.cli.sweep_commands import _table_plan
-from promptccd.evaluation import PROTOCOLS, published_rows
+from promptccd.evaluation import PROTOCOLS, ContinualScore, StageScore, published_rows
 from promptccd.reports import costs
 from promptccd.reports.paper_tables import (
     TableEntry,
@@ -23,6 +23,7 @@ from promptccd.reports.paper_tables import (
     paper_tables,
     printed_entries,
     remarks,
+    table_rows,
 )
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 from tests.messages import TEXT
@@ -216,6 +217,12 @@ def test_what_keeps_a_run_from_the_paper_is_said(tmp_path: Path) -> None:
         "Not comparable: the backbone is not facebook/dino-vitb16.",
         "Not comparable: the data or its part is not the paper's.",
     ]
+    small.cells[0].path.mkdir()
+    score = ContinualScore("cacc", [StageScore(1, 50.0, 60.0, 40.0, 5, 9, native=(1.0, 2.0, 3.0))])
+    small.cells[0].run.write("results.json", score.to_dict())
+    vars(small)["finished"] = small.cells[:1]
+    rows = table_rows([small])
+    assert [*zip(rows["method"], rows["all"], strict=True)] == [("happy", 1.0), ("happy, k-means", 50.0)]
     assert list(absent.notes) == ["imagenet100 is left out: there is no recipe for imagenet100-small."]
     (absent,) = plan(tmp_path, methods=["happy"], places={"cifar100": "/nowhere"}, look=True).entries("main")
     assert absent.notes[0].startswith("cifar100 is left out: Nothing is at '/nowhere'")

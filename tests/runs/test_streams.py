@@ -17,6 +17,7 @@ from promptccd.data.options import ViewOptions
 from promptccd.discovery.project import load_registry
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError
 from promptccd.hub.verify import verify
+from promptccd.reports import write_report
 from promptccd.runs import RunDirectory, RunEvaluation, continued, stream_rows, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
@@ -105,6 +106,8 @@ def test_what_is_found_is_counted_and_nothing_is_scored(all_at_once: Path, tmp_p
     assert records[2]["summary"] not in card
     for word in ("model-index", "accuracy is of", "| All |", "stage 2 of 3", "week01", "class_blocks"):
         assert word not in card
+    page = write_report([all_at_once], tmp_path / "report", samples=2).read_text()
+    assert "No accuracy is known" in page and "discovered 2" in page and "held out" not in page
     assert run.recipe.training.category_count == "stream"
     assert not [check for check in verify(str(all_at_once)) if check.problem]
     evaluation = RunEvaluation(str(all_at_once))

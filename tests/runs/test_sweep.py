@@ -185,6 +185,7 @@ def test_a_cell_is_finished_when_it_is_whole_of_its_data_and_cleaned_up(begun: l
     (cell.path / RESUME).rmdir()
     (cell.path / "stage2" / "config.json").unlink()
     assert not cell.finished()
+    assert states_of(begun) == {"quick-seed1": "begun", "quick-seed2": "new"}
 
 
 @pytest.mark.moderate

@@ -162,7 +162,8 @@ class CategoryRegistry(Rows):
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
         """Changes since an earlier state, such as the last stage's checkpoint; edits count."""
-        return compare(earlier.snapshot(), self.snapshot(), self.stage, self.away())
+        uncounted = self.images.keys() - set(self.here())
+        return compare(earlier.snapshot(), self.snapshot(), self.stage, uncounted)
 
     def state_hash(self) -> str:
         """SHA-256 of the state, the same wherever and however it was reached.

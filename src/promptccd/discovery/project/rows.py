@@ -80,13 +80,13 @@ class StageChange:
     cluster_ids: tuple[int | None, ...] = ()
 
 
-def compare(before: Snapshot, after: Snapshot, stage: int, away: Sequence[str] = ()) -> StageChange:
-    """Changes between two states of a registry, of which the later is at `stage`; images `away` are not counted."""
+def compare(before: Snapshot, after: Snapshot, stage: int, uncounted: Collection[str] = ()) -> StageChange:
+    """Changes between two states of a registry, of which the later is at `stage`; sizes are without `uncounted`."""
     pairs = [(before.categories.get(each.id), each) for each in after.categories.values()]
     # A category that came and was emptied or set aside again is no change: neither state shows it.
     new = [each for old, each in pairs if old is None and each.active]
     common = [(old, each) for old, each in pairs if old and not (each.retired or each.aside)]
-    gone, missing = (Counter(map(state.members.get, away)) for state in (before, after))
+    gone, missing = (Counter(map(state.members.get, uncounted)) for state in (before, after))
     sizes = {new.id: (old.size - gone[new.id], new.size - missing[new.id]) for old, new in common}
     moved = {
         key: (before.members.get(key), after.members.get(key))
@@ -271,6 +271,10 @@ class Rows(Store):
     def away(self) -> list[str]:
         """Keys of images whose files are not where they were; a registry by itself knows no files."""
         return []
+
+    def here(self) -> list[str]:
+        """Keys of images that are counted."""
+        return [*self.images]
 
     def _keys(self, condition: str, *values: Any) -> set[str]:
         rows = self.run(f"select key from image where {condition}", *values)
