@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import numpy as np
 import PIL
 import pytest
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, TiffImagePlugin, TiffTags
 
 from promptccd import systems
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image
@@ -367,6 +367,14 @@ def test_values_of_more_than_8_bits_are_scaled_by_the_depth_that_holds_them(bits
             assert found.verdict.note.endswith("scaled to 8 bits")
 
 
+def as_text(tag: int, text: str) -> TiffImagePlugin.ImageFileDirectory_v2:
+    """A tag of TIFF whose number was written as text."""
+    tags = TiffImagePlugin.ImageFileDirectory_v2()
+    tags.tagtype[tag] = TiffTags.ASCII
+    tags[tag] = text
+    return tags
+
+
 DIM = np.linspace(0, 700, 48 * 36).astype(np.uint16).reshape(36, 48)  # needs 10 bits
 
 
@@ -377,8 +385,9 @@ DIM = np.linspace(0, 700, 48 * 36).astype(np.uint16).reshape(36, 48)  # needs 10
         lambda: raw_tiff(DIM, tags={341: 4095}),
         lambda: raw_tiff(np.stack([DIM] * 3, axis=-1), tags={281: 4095}),
         lambda: encoded(Image.fromarray(DIM), "TIFF", tiffinfo={270: '<Pixels SignificantBits="12"/>'}),
+        lambda: encoded(Image.fromarray(DIM), "TIFF", tiffinfo=as_text(281, "4095")),
     ],
-    ids=["MaxSampleValue", "SMaxSampleValue", "of colours", "SignificantBits"],
+    ids=["MaxSampleValue", "SMaxSampleValue", "of colours", "SignificantBits", "as a text"],
 )
 def test_a_file_that_says_its_depth_is_believed_unless_a_person_says_another(content):
     found = decode_image(content())

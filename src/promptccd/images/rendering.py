@@ -229,11 +229,11 @@ def deep_values(image: Image.Image) -> DeepValues | None:
         SkippedFileError: its colours are stored one after the other, which Pillow reads as 8-bit values.
     """
     tiles, tags = list(getattr(image, "tile", ())), getattr(image, "tag_v2", {})
-    several = int(np.max(tags.get(_CHANNELS, 1))) > 1
+    several = _largest(tags.get(_CHANNELS, 1)) > 1
     nodata: float | None = None
     with suppress(ValueError):
         nodata = float(str(tags.get(_GDAL_NODATA)).strip("\0 "))
-    if several and tags.get(_PLANES) == _ONE_BY_ONE and int(np.max(tags.get(_BITS, 8))) > 8:
+    if several and tags.get(_PLANES) == _ONE_BY_ONE and _largest(tags.get(_BITS, 8)) > 8:
         raise SkippedFileError(
             "16-bit colours in separate planes are not read: save it with interleaved colours (contiguous), or as PNG"
         )
@@ -302,8 +302,12 @@ def _said_by(image: Image.Image, codec: str) -> tuple[int | None, bool]:
     if image.format != "TIFF":
         return None, False
     tags = image.tag_v2  # type: ignore[attr-defined]
-    said = [int(np.max(tags.get(_BITS, 16)))]
-    said += [int(np.max(tags[tag])).bit_length() for tag in _LARGEST if tag in tags]
+    said = [_largest(tags.get(_BITS, 16))]
+    said += [_largest(tags[tag]).bit_length() for tag in _LARGEST if tag in tags]
     said += [int(bits) for bits in _SIGNIFICANT.findall(str(tags.get(_DESCRIPTION, ""))[:_LONGEST])]
     usual = [bits for bits in said if 8 < bits < 16]
     return (min(usual) if usual else None), tags.get(_PHOTOMETRIC) == _WHITE_IS_0
+
+
+def _largest(values: Any) -> int:
+    return int(max(values)) if isinstance(values, tuple) else int(values)
