@@ -35,10 +35,10 @@ def open_database(
     )
     database = sqlite3.connect(name, _WAIT_S, isolation_level=None, check_same_thread=False, uri=True)
     try:
+        # Without `temp_store = memory`: in a nested transaction, each statement would walk all pages changed so far.
         for setting in (
             "trusted_schema = off",
             "foreign_keys = on",
-            "temp_store = memory",  # a statement of many rows can be undone without a temporary file
             f"cache_size = -{_CACHE_KIB}",
             f"synchronous = {synchronous}",
         ):
