@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -308,9 +309,11 @@ class Rows(Store):
         """Row of every image, by its id in this store; -1 where it has none."""
         state = self.run("select number, undone from log where kind in (?, 'forget')", GROUPING)
         if self._placed[0] is not row_of or self._placed[1] != state:
-            (ids,) = self.numbers(["id"], "(select id from image order by id)")
-            keys, rows = self.each("select key from image order by id"), np.full(ids.max(initial=-1) + 1, -1)
-            rows[ids] = np.fromiter((row_of.get(text_key(key), -1) for (key,) in keys), int, len(ids))
+            found = self.each("select id, key from image")  # one query: others may forget images meanwhile
+            pairs = ((image, row_of.get(text_key(key), -1)) for image, key in found)
+            ids, places = np.fromiter(chain.from_iterable(pairs), int).reshape(-1, 2).T
+            rows = np.full(ids.max(initial=-1) + 1, -1)
+            rows[ids] = places
             self._placed = row_of, state, rows
         return self._placed[-1]
 
