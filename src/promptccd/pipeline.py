@@ -12,6 +12,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.pt_utils import KeyDataset
 from transformers.utils import ModelOutput
 
+from promptccd.errors import shown
 from promptccd.methods import METHODS  # noqa: F401 - registers every model
 from promptccd.models import CategoryDiscoveryModel, CheckpointError, load_model
 from promptccd.models.checkpoint import HUB_OPTIONS, PREPROCESSOR, load_processor
@@ -126,7 +127,7 @@ class CategoryDiscoveryPipeline(Pipeline):
         decoding = Decoding(rendering=view.rendering)
         decoded = decoding.fitted(decode_image(_of_array(image), decoding))
         if decoded.image is None:
-            raise ValueError(f"Cannot read {image!r:.200}: {decoded.verdict.note}. Leave it out.")
+            raise ValueError(f"Cannot read {shown(image)}: {decoded.verdict.note}. Leave it out.")
         return {"pixel_values": normalise(view(decoded.image)[None], view.mean, view.std)}
 
     def _forward(self, inputs: dict[str, Any], top_k: int | None = None) -> ModelOutput:

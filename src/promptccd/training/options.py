@@ -235,7 +235,8 @@ class TrainingArguments(Options):
         default="runs/promptccd", kw_only=False, metadata={"help": "folder of the run", "common": True}
     )
     seed: int = option(1, "random seed", 0, 10**18 - 1, common=True)
-    epochs: int = option(200, "epochs per stage; see discovery_epochs", 1, 999_999, common=True)  # six digits
+    # States are ordered by six digits.
+    epochs: int = option(200, "epochs per stage; see discovery_epochs", 1, 999_999, common=True)
     discovery_epochs: int | None = option(
         None, "epochs per unlabelled stage; 0 trains nothing there (none: epochs)", 0, 999_999
     )
