@@ -427,9 +427,9 @@ def write_streams(here: Path, images: list[Image.Image], names: list[str], recip
 WRITERS: dict[str, Callable[[Path], Written]] = {"project": write_project, "runs": write_reports}
 
 
-@pytest.mark.slow
-@pytest.mark.moderate
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize(
+    "name", WRITERS
+)  # some seconds each, and quick none the less: they see what no other does
 def test_what_is_written_is_what_was_written_before(name: str, tmp_path: Path) -> None:
     found = {each: normalised(text, tmp_path) for each, text in WRITERS[name](tmp_path).items()}
     files = [path for path in sorted((GOLDEN / name).rglob("*")) if path.is_file()]

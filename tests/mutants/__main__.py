@@ -27,24 +27,22 @@ PRELOADED = (  # by tests of most areas; none of them may import this package
 )
 MORE = {  # tests of an area beside those that are called after it
     # What models of one method do by themselves is tested beside it, and how they are found beside the Hub.
-    "models": "methods hub/test_asking.py test_own_method.py test_golden_numbers.py test_golden_run.py "
-    "cli/test_options.py",
+    "models": "methods hub/test_asking.py test_own_method.py cli/test_options.py",
     # A model of a method is tested beside all models, its losses beside their reference.
     "methods": "models training/test_reference.py training/test_exemplars.py training/test_batches.py "
-    "training/test_distributed.py runs/test_replay.py test_golden_numbers.py cli/test_options.py",
-    "training": "test_golden_numbers.py test_golden_run.py runs/test_devices.py runs/test_recipes.py "
-    "runs/test_replay.py reports/test_history.py "
+    "training/test_distributed.py runs/test_replay.py cli/test_options.py",
+    "training": "runs/test_devices.py runs/test_recipes.py runs/test_replay.py reports/test_history.py "
     "cli/test_options.py cli/test_values.py cli/test_mistakes.py data/test_benchmarks.py data/test_spectrum.py",
     "images": "discovery/intake discovery/test_corrections.py cli/test_options.py",
     "data": "discovery/intake hub/test_stages.py hub/test_hub_rows.py hub/test_hostile_tables.py test_disks.py "
     "cli/test_options.py",
     "runs": "hub/test_cards.py hub/test_stages.py hub/test_verify.py training/test_pretraining.py "
-    "test_golden_run.py cli/test_mistakes.py",
-    "evaluation": "test_golden_numbers.py test_golden_run.py runs/test_protocols.py cli/test_mistakes.py",
+    "cli/test_mistakes.py",
+    "evaluation": "runs/test_protocols.py cli/test_mistakes.py",
     "reports": "runs/test_sweep.py runs/test_sweep_devices.py runs/test_engines.py",
     "cli": "runs/test_sweep.py hub/test_push.py hub/test_space.py reports discovery/exports/test_formats.py "
     "discovery/page/test_right.py evaluation/test_audit.py spaces/test_discovery_space.py",
-    "clustering": "test_golden_numbers.py runs/test_streams.py",
+    "clustering": "runs/test_streams.py",
     "discovery": "spaces cli/test_options.py",
     "discovery/page": "spaces",
     "discovery/project": "discovery",
@@ -65,12 +63,17 @@ MORE = {  # tests of an area beside those that are called after it
 }
 
 
+WHOLE = "test_golden.py test_golden_run.py test_golden_numbers.py"  # they run lines of every folder
+
+
 def areas_of(package: Path, tests: Path) -> dict[str, list[str]]:
     """Tests of every folder and file of a package, and of every folder below that has a folder of tests."""
     areas = {}
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package)
-        more = [tests / each for each in MORE.get(name.as_posix(), "").split()]
+        more = [
+            tests / each for each in f"{MORE.get(name.as_posix(), '')} {'' if path.suffix else WHOLE}".split()
+        ]
         own = [tests / name.with_suffix(""), tests / name.with_name(f"test_{name.stem}.py")]
         found = [each.relative_to(tests.parent).as_posix() for each in own + more if each.exists()]
         is_code = path.suffix == ".py" or (path / "__init__.py").exists()
