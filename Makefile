@@ -25,7 +25,7 @@ ABLATED := {discovery_entropy_weight: 0, clustered_rows: false, replay_weight: 0
 # Its setting: 80 % of a category when it appears, the later stages share the rest equally.
 CUTS    := '[[.8, .2, .25, 0.3333333333333333, .5, 1], [.8, .25, 0.3333333333333333, .5, 1], [.8, 0.3333333333333333, .5, 1], [.8, .5, 1], [.8, 1], [1]]'
 
-.PHONY: versions release-check dist hashes demo tables ablation spectrum mechanisms gpu peers test check test-slow test-landing test-all faults mutants lint types-linux types-win32 types-darwin docs page format bench year clean
+.PHONY: versions release-check dist hashes demo tables ablation spectrum mechanisms gpu peers test check test-slow test-landing test-all faults golden mutants lint types-linux types-win32 types-darwin docs page format bench year clean
 
 demo: $(VENV)/.run           ## discover ten categories of 362 photographs and write a page of them; two minutes, no network
 	@echo "PromptCCD on 362 photographs: ten categories are labelled, ten are to be discovered."
@@ -87,6 +87,9 @@ test-all: test test-slow     ## the whole suite, before a release
 
 faults: $(VENV)/.dev         ## what can go wrong, row by row, with the tests that hold it
 	$(BIN)/python -m tests.faults
+
+golden: $(VENV)/.dev         ## write tests/golden anew, where a change of outputs is meant: read the diff, keep what is meant
+	for each in test_golden test_golden_run test_golden_numbers cli.test_options; do $(BIN)/python -m tests.$$each --write; done
 
 mutants: $(VENV)/.dev        ## small mistakes put in one by one, guards taken out: a test must fail; MUTANTS='--count 50 clustering/'
 	$(BIN)/python -m tests.mutants $(MUTANTS)

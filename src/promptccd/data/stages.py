@@ -95,10 +95,12 @@ def _category_ids(
     ids, names = read_categories(images.table, LABEL, layout)
     missing = np.flatnonzero(ids == splits.UNUSED)
     if len(missing) and not may_lack_labels:
+        row = int(missing[0])
+        label = images.table.select_columns([LABEL])[row][LABEL]
         raise DataError(
-            f"Row {missing[0]} has no label ({images.table.select_columns([LABEL])[int(missing[0])][LABEL]!r}), and "
-            "--class_blocks needs labels of all images, to score by them. Leave out --class_blocks to use unlabelled "
-            "images as a stream. Or remove the row, choose another --label_column, or give --label_na other words."
+            f"{images.name_of(row) or f'Row {row}'} has no label ({label!r}), and --class_blocks needs labels of all "
+            "images, to score by them. Leave out --class_blocks to use unlabelled images as a stream. Or remove the "
+            "row, choose another --label_column, or give --label_na other words."
         )
     if not names:
         raise DataError(

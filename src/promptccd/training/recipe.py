@@ -240,7 +240,10 @@ def sections_of(path: Path) -> Layer:
             f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists the bundled recipes."
         ) from error
     except ValueError as error:
-        raise ConfigurationError(f"Recipe {str(path)!r} is not YAML: {error}") from error
+        raise ConfigurationError(
+            f"Recipe {str(path)!r} is not YAML: {error}. Give a YAML file, a name of `promptccd recipes`, or a folder "
+            "or table of images."
+        ) from error
     if values is None:
         raise ConfigurationError(f"Recipe {str(path)!r} is empty: leave --config out for the defaults.")
     if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
