@@ -67,6 +67,7 @@ _BLANKS: list[tuple[str, str]] = [
     (r'transform="translate\([^)]*\)"', 'transform="<place>"'),  # t-SNE: left to the last digits of features
     (r'(<figure class="map">\s*<svg viewBox=")[^"]*', r"\1<size>"),
     (r'("(?:sha256|registry)":)"[0-9a-f]{64}"', r'\1"<sum>"'),  # of prototypes; `registry_files` checks them
+    (r"(?<=Made with: )[^\n]*", "<versions>"),
     (r"promptccd \d[\w.+]*, torch \d[\w.+]*", "<versions>"),
 ]
 
@@ -406,7 +407,7 @@ def write_reports(here: Path) -> Written:
     texts["table/said.txt"] = said("sweep", *table, "--out", here / "table")
     keep("table", here / "table", "table.md")
     keep("table/report", here / "table/report")
-    return texts
+    return texts | write_uses(here, runs[0], counted)
 
 
 def write_streams(here: Path, images: list[Image.Image], names: list[str], recipe: dict[str, Any]) -> str:
@@ -422,6 +423,27 @@ def write_streams(here: Path, images: list[Image.Image], names: list[str], recip
     said("train", "--config", here / "streams.yaml", *data, "--output_dir", run)
     said("report", run, "--out", here / "streams-report", "--samples", 1)
     return said("evaluate", run)
+
+
+def write_uses(here: Path, run: Path, counted: Path) -> Written:
+    """The cards of three runs, and what other commands print of them."""
+    stages = {"scored": run / "stage3", "counted": counted / "stage1", "streams": here / "streams/stage2"}
+    texts = {f"cards/{name}.md": (stage / "README.md").read_text() for name, stage in stages.items()}
+    image, out, recipe = min((here / "labelled").rglob("*.png")), here / "explained", here / "tiny.yaml"
+    (here / "labelled/page.png").write_text("<html>")
+    for name, *words in (
+        ("split.txt", "--config", recipe),
+        ("parameters.txt", "--config", recipe),
+        ("predict.txt", here / "streams", here / "labelled", "--top_k", 2),
+        ("predict.json", run, image, "--json"),
+        ("explain.txt", run / "stage3", image, "--out", out),
+        ("recipes.txt", "frost-digits"),
+    ):
+        texts[f"uses/{name}"] = said(name.partition(".")[0], *words)
+    (here / "streams/stage1/added").touch()
+    texts["uses/verify.txt"] = said("verify", here / "streams", "--quick", code=1)
+    texts |= {f"uses/{each}": described(out / each) for each in ("explanation.json", "overlay.png")}
+    return texts
 
 
 WRITERS: dict[str, Callable[[Path], Written]] = {"project": write_project, "runs": write_reports}

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.cli.main import main, parse
-from promptccd.cli.page_commands import _find_groups, _place_beside
+from promptccd.cli.main import main
+from promptccd.cli.page_commands import _place_beside
+from promptccd.discovery.page.server import OpenPage
 from promptccd.errors import ConfigurationError
 from tests.conftest import coloured_images
 from tests.discovery.corrected import registry_in
@@ -36,30 +37,6 @@ def found_once(trained_run: Path, album: Path, tmp_path_factory: pytest.TempPath
 @pytest.fixture
 def found(found_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(found_once, tmp_path / "out"))
-
-
-@pytest.mark.moderate
-def test_summary_and_json_say_the_same(trained_run, album, tmp_path, run) -> None:
-    model = trained_run / "stage0"
-    arguments = ("discover", model, album, "--out", tmp_path / "out")
-    code, text, _ = run(*arguments)
-    assert code == 0
-    assert text.startswith("32 files: 30 images, 1 copy, 1 skipped\n")
-    assert TEXT["skipped-1-not-an-image-that"] in text
-    assert "categories, estimated: " in text
-    code, printed, _ = run(*arguments, "--json")
-    assert code == 0
-    values = json.loads(printed)
-    assert values["files"]["found"] == 32 == len(values["assignments"]) == sum(values["counts"].values())
-    for row in values["assignments"]:
-        if row["category"] is not None:
-            kind = "found earlier" if row["known"] == "earlier" else row["known"]
-            assert f"  {row['category']:4d}  {row['name']} ({kind}): " in text
-    seen = {row["category"] for row in values["assignments"]} - {None}
-    assert (TEXT["images-that-are-not-here"] in text) == (values["num_categories"]["count"] > len(seen))
-    assert all(Path(each).exists() for each in values["written"])
-    low, high = values["num_categories"]["low"], values["num_categories"]["high"]
-    assert f"({low} to {high}" in text
 
 
 def test_a_tilde_is_home_for_images_and_results_and_else_a_part_of_the_name(
@@ -137,6 +114,8 @@ def test_a_day_of_corrections(found, run) -> None:
 @pytest.mark.parametrize(
     ("action", "said"),
     [
+        (("regroup", "x"), "Expected a whole number from 1 on, got 'x': regroup COUNT."),
+        (("dissolve", "0", "all"), "Expected none, got 'all': dissolve ID [none]."),
         (("rename", "0"), "Expected rename ID NAME"),
         (("rename", "0", "a", "b"), "in quotes"),
         (("rename", "x", "a"), "Expected the number or the name of a category, got 'x'"),
@@ -227,13 +206,27 @@ def test_a_folder_of_links_is_told_how_they_are_followed(album, trained_run, tmp
     assert "Nothing is at" in err
 
 
-@pytest.mark.slow
-def test_open_follows_links_into_the_same_places(linked, album, trained_run, tmp_path, caplog) -> None:
+@pytest.mark.parametrize(("allowed", "photographs"), [(False, 3), (True, 30)])
+def test_a_page_is_opened_once_and_shown_again(
+    allowed, photographs, linked, album, trained_run, tmp_path, run, monkeypatch, caplog
+) -> None:
+    """Links are followed into the places that a person allows; Ctrl-C ends it."""
     caplog.set_level(logging.INFO)
-    words = ["open", str(linked), "--model", str(trained_run / "stage0")]
-    for more, photographs in (([], 3), (["--image_roots", str(album)], 30)):
-        caplog.clear()
-        _find_groups(linked, tmp_path / "out", parse([*words, *more]))
-        assert f"Photographs: {photographs} (" in caplog.text
-        said = "link to a place outside: 1; with --image_roots PLACE, links into that place are followed."
-        assert (said in caplog.messages) == (not more)
+    out, shown = tmp_path / "out", list[str]()
+
+    def wait(page: OpenPage) -> None:
+        assert main(["open", str(out)]) == 0
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(OpenPage, "wait", wait)
+    monkeypatch.setattr("webbrowser.open", shown.append)
+    words = ["open", linked, "--model", trained_run / "stage0", "--out", out]
+    code, printed, _ = run(*words, *(["--image_roots", album] if allowed else []))
+    first, second, last = printed.splitlines()
+    (url,) = dict.fromkeys(shown)
+    assert (code, last) == (0, "Closed.")
+    assert first.startswith(f"{out} is open at {url} - Ctrl-C ends it")
+    assert second == f"{out} is open already: {url}"
+    assert f"Photographs: {photographs} (" in caplog.text
+    said = "link to a place outside: 1; with --image_roots PLACE, links into that place are followed."
+    assert (said in caplog.messages) == (not allowed)

@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import logging
 import os
 import re
 import signal
@@ -11,12 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from shutil import copytree
 
 import pytest
 
-from promptccd.cli.exit_codes import exit_for
+from promptccd.cli.exit_codes import Terminated, exit_for, signals_end_command
+from promptccd.cli.logs import log_to_stderr
 from promptccd.cli.options import to_json
 from promptccd.errors import DeviceError, DiskError, one_line
 from promptccd.processes import BROKEN_PIPE
@@ -340,6 +343,38 @@ def test_names_that_a_terminal_cannot_show_are_shown_by_their_numbers(
 def test_a_message_is_one_line_that_does_nothing_to_a_terminal() -> None:
     assert one_line("No folder 'a\x1b[2Jb'.\nGive another.") == "No folder 'a\\x1b[2Jb'. Give another."
     assert one_line("été ☃") == "été ☃"
+
+
+def test_signals_end_a_command_and_one_that_python_drops_is_sent_again(monkeypatch, caplog) -> None:
+    """Within a `__del__`, Python drops what is raised; any other error there is left to it."""
+    dropped = list[object]()
+    monkeypatch.setattr(sys, "unraisablehook", dropped.append)
+
+    class Deleted:
+        def __init__(self, action: Callable[[], object]):
+            self.action = action
+
+        def __del__(self) -> None:
+            self.action()
+
+    for number, kind in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)):
+        signalled = partial(os.kill, os.getpid(), number)
+        for act in (signalled, lambda signalled=signalled: Deleted(signalled)):
+            with pytest.raises(KeyboardInterrupt) as ended, signals_end_command():
+                act()
+                time.sleep(5)
+            assert (type(ended.value), exit_for(ended.value).code) == (kind, 128 + number)
+    with signals_end_command():
+        Deleted(lambda: [][0])
+    assert len(dropped) == 1
+
+
+def test_a_hub_that_does_not_answer_is_said_once(caplog) -> None:
+    log_to_stderr()
+    for _ in range(2):
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying")
+    (message,) = caplog.messages
+    assert message.startswith("The Hub does not answer")
 
 
 # JSON

@@ -40,8 +40,9 @@ MORE = {  # tests of an area beside those that are called after it
     "cli/test_mistakes.py",
     "evaluation": "runs/test_protocols.py cli/test_mistakes.py",
     "reports": "runs/test_sweep.py runs/test_sweep_devices.py runs/test_engines.py",
-    "cli": "runs/test_sweep.py hub/test_push.py hub/test_space.py reports discovery/exports/test_formats.py "
-    "discovery/page/test_right.py evaluation/test_audit.py spaces/test_discovery_space.py",
+    "cli": "runs/test_sweep.py runs/test_engines.py hub/test_push.py hub/test_space.py reports "
+    "discovery/exports/test_formats.py discovery/page/test_right.py evaluation/test_audit.py "
+    "spaces/test_discovery_space.py",
     "clustering": "runs/test_streams.py",
     "discovery": "spaces cli/test_options.py",
     "discovery/page": "spaces",

@@ -89,7 +89,6 @@ def test_an_error_of_the_code_itself_ends_a_training_unchanged(values: Values) -
         train_run(changed(values))
 
 
-@pytest.mark.slow
 @pytest.mark.fault(7, 53)
 def test_a_training_without_memory_names_a_batch_size_for_a_new_run(values: Values, tmp_path: Path) -> None:
     """32 images are two views each: the third step of 64 does not fit."""

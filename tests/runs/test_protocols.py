@@ -117,6 +117,9 @@ def test_an_unknown_number_is_estimated_whatever_the_run_was_trained_with(
 def test_cacc_is_what_the_run_recorded(evaluation: RunEvaluation) -> None:
     recorded = evaluation.run.results
     assert evaluation.evaluate().to_dict() == recorded.to_dict()
+    assert all(
+        0 <= row.all <= 100 == row.num_categories * 50 for row in evaluation.evaluate("part-routing").stages
+    )
     native = [row.all for row in recorded.native.stages]
     assert [row.all for row in evaluation.evaluate("native").stages] == pytest.approx(native, abs=1e-3)
 

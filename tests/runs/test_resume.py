@@ -311,7 +311,6 @@ def test_states_of_finished_stages_are_not_left_behind(
     assert [path.name for path in resume.iterdir()] == ["stage3.safetensors"]
 
 
-@pytest.mark.slow
 def test_the_steps_of_a_stage_are_not_lost_where_what_follows_them_fails(
     quick_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,6 @@ def test_a_stage_may_lack_old_or_new_images(
     assert printed.count(ABSENT) == answers * sum(not value for row in with_average for value in row)
 
 
-@pytest.mark.slow
 def test_a_labelled_category_without_a_labelled_image_is_said(
     recipe_values: dict, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,29 +39,6 @@ def alter(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"?")
 
 
-@pytest.mark.moderate
-def test_ids_and_names_of_a_stage_are_those_of_its_registry(trained_run: Path) -> None:
-    seen: dict[str, int] = {}
-    for stage in range(4):
-        registry, model = (
-            load_registry(trained_run / f"stage{stage}"),
-            load_model(trained_run / f"stage{stage}"),
-        )
-        keys, ids = assignments(trained_run, stage)
-        seen |= dict(zip(keys, ids, strict=True))
-        assert dict(registry.members) == seen
-        assert registry.stage == model.config.stage == stage
-        assert registry.num_known == model.config.num_known == 2
-        found = registry.active_prototypes()
-        assert (found.ids, found.names) == (model.config.category_ids, model.config.category_names)
-        assert torch.equal(torch.from_numpy(found.matrix), model.prototypes)
-        for each in registry.active:
-            assert each.known == (each.id < 2)
-            assert each.born <= stage
-            assert each.size == sum(each.id == identity for identity in seen.values())
-    assert [each.name for each in registry.active[:2]] == ["category 0", "category 1"]
-
-
 def trained_to(trained_run: Path, folder: Path, stage: int) -> Path:
     """A copy of the run that was stopped after a stage; training goes on from there."""
     shutil.copytree(trained_run, folder)
@@ -224,7 +201,6 @@ def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
     assert "no category" not in [card["category"] for card in sections["discovered"]]
 
 
-@pytest.mark.slow
 def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
     trained_run: Path, tmp_path: Path
 ) -> None:

@@ -84,6 +84,8 @@ def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path
         (["--set", "epoch=1"], "'epoch'. Did you mean 'epochs'"),
         (["--set", "trainin.epochs=1"], "'trainin.epochs'. Did you mean 'training.epochs'"),
         (["--set", "epochs"], "Expected --set KEY=V1,V2, got 'epochs'"),
+        (["--set", "epochs=[1"], "Expected --set epochs=V1,V2, got '[1'"),
+        (["--set", "epochs="], "Expected at least one value of training.epochs, got 0."),
         (["--set", "epochs=1", "training.epochs=2"], "gives training.epochs twice"),
         (["--slurm", "partition=gpu"], "--slurm belongs to --engine slurm."),
         (["--cell-gpus", "0.5"], "--cell-gpus belongs to --engine ray."),
