@@ -119,6 +119,7 @@ def test_labels_may_be_numbers_of_any_kind() -> None:
         (CategoryCounter(start=0), ValueError, "start == 0, must be >= 1"),
         (CategoryCounter(prior="matched"), ValueError, "got 4 labelled points of 4"),
         (CategoryCounter(prior="calibrated"), ValueError, "prior='calibrated' needs"),
+        (CategoryCounter(prior="none"), ValueError, TEXT["a-prior-of-auto-paper-matched"]),
     ],
     ids=str,
 )  # fmt: skip
@@ -142,30 +143,6 @@ def test_where_all_is_labelled_there_is_nothing_to_find() -> None:
     for kmeans in (SemiSupervisedKMeans(), failed):
         with pytest.raises(NotFittedError):
             kmeans.predict(np.eye(4))
-
-
-@pytest.mark.slow
-def test_categories_are_counted(digits) -> None:
-    points, known = digits[0][:200], np.where(digits[2] % 2 == 0, digits[2], -1)[:200]
-    counter = CategoryCounter(prior="matched", random_state=1).fit(points, known)
-    assert 3 <= counter.range_[0] <= counter.n_categories_ <= counter.range_[1]
-    assert abs(counter.n_categories_ - 10) <= 6
-    assert counter.estimate_.count == counter.n_categories_
-    assert (
-        CategoryCounter(prior="matched", random_state=1).fit(7 * points, known).n_categories_
-        == counter.n_categories_
-    )
-    three = np.repeat(np.eye(3, 8), 30, axis=0) + np.random.default_rng(0).normal(0, 0.02, (90, 8))
-    for y in (None, np.where(np.arange(90) < 15, 0, -1)):
-        found = CategoryCounter().fit(three, y)
-        assert found.n_categories_ == 3
-    single = np.where(
-        np.arange(90) % 15 == 0, np.arange(90) // 15, -1
-    )  # six, of which nothing tells how they spread
-    assert CategoryCounter().fit(three, single).n_categories_ >= 6
-    assert CategoryCounter(start=5, prior="paper").fit(three).n_categories_ == 3
-    with pytest.raises(ValueError, match=TEXT["a-prior-of-auto-paper-matched"]):
-        CategoryCounter(prior="none").fit(three)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import math
 import warnings
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,8 +14,6 @@ from promptccd.cli.tables import score_table as printed
 from promptccd.evaluation import (
     ContinualScore,
     StageScore,
-    continual,
-    continual_accuracy,
     labelled_categories,
     score_part_routing,
 )
@@ -126,28 +123,6 @@ def test_agreement_of_parts_is_summed_so_that_all_is_the_weighted_mean_to_nine_p
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the mean of nothing
         assert math.isnan(score_part_routing(1, agreement, ids, 7, 8).new)
-
-
-def test_every_stage_and_seed_has_a_random_state_of_32_bits_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """All of these bits are used; the restarts are those that were asked for."""
-    given: list[tuple[int, int]] = []
-
-    class Watched(continual.AnchoredKMeans):  # type: ignore[misc, name-defined]
-        def fit(self, *points: Any) -> Any:
-            given.append((self.n_init, self.random_state))
-            return super().fit(*points)
-
-    monkeypatch.setattr(continual, "AnchoredKMeans", Watched)
-    labels, features = [np.arange(4)] * 9, [torch.eye(4)] * 9
-    for seed in (1, 2):
-        continual_accuracy(lambda t: features[: t + 1], labels, [4] * 9, num_known=4, restarts=3, seed=seed)
-    restarts, states = zip(*given, strict=True)
-    assert set(restarts) == {3}
-    assert len(set(states)) == 16
-    assert 2**31 < max(states) < 2**32
-    assert min(states) >= 0
 
 
 # M_f and M_d by hand

@@ -146,17 +146,6 @@ def test_where_all_look_known_or_none_does_the_other_term_is_zero_with_a_gradien
         assert torch.isfinite(value)
 
 
-def test_a_stage_without_new_categories_has_no_pairs(grown) -> None:
-    model, _ = grown
-    model.config.category_ids = list(range(5))
-    objective = begun(model, 3, count=5, features=drawn(6, 32))
-    parts = objective.losses(rows_of(model))
-    assert {"pairs", "positive_pairs"}.isdisjoint(parts)
-    parts["loss"].backward()
-    assert all(each.grad is not None for each in model.parameters() if each.requires_grad)
-    objective.end_stage()
-
-
 def test_a_checkpoint_holds_all_branches_and_looks_through_the_newest(grown, tmp_path: Path) -> None:
     model, _ = grown
     model.eval()

@@ -1,5 +1,6 @@
 """The registry of methods, and the words for each."""
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,6 +31,18 @@ def test_a_name_stands_for_one_method() -> None:
     with pytest.raises(ValueError, match=TEXT["there-is-a-method-simgcd-already"]):
         register(replace(method, title="another"))
     assert METHODS["simgcd"] is method
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_one_file_that_nothing_else_needs(name: str) -> None:
+    """But the names of `promptccd`, which are imported on demand, and GCD's model without a method around it."""
+    module, package = METHODS[name].model.__module__, Path(base.__file__).parents[1]
+    users = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(rf"\b{module}\b", path.read_text(encoding="utf-8"))
+    ]
+    assert {*users} <= {"__init__.py", *(["discovery/embedding.py"] if name == "promptccd-gcd" else [])}
 
 
 PLUGIN = """

@@ -161,13 +161,8 @@ def sample_for_part_labels(category_ids: Sequence[int], patches_per_image: int, 
 
     Where one per category has fewer than `ENOUGH_PATCHES` patches in total, more are used: with 4 patches per image and
     50 categories ten of each. A category with fewer images gives all of them. Each category has its own draw.
-
-    Raises:
-        DataError: there is no image.
     """
     ids = np.asarray(category_ids)
-    if not len(ids):
-        raise DataError("Expected labelled images to fit part labels on, got 0: check the labelled split.")
     categories = np.unique(ids)
     per_category = math.ceil(ENOUGH_PATCHES / (patches_per_image * len(categories)))
     chosen: list[int] = []

@@ -65,8 +65,7 @@ def estimate_by_accuracy(
         count = min(int(position), max_count)
         if count not in scores:
             clusters = AnchoredKMeans(count, restarts, random_state=seed).fit_predict(points)
-            found = torch.as_tensor(clusters)[: len(labels)]
-            scores[count] = clustering_accuracy(labels.cpu(), found.cpu(), ()).all
+            scores[count] = clustering_accuracy(labels.cpu(), clusters[: len(labels)].cpu(), ()).all
         return -scores[count]
 
     # The search stays inside its bounds, and `int` takes up to 1 off: max_count can be reached.

@@ -146,7 +146,7 @@ class VBCGCDObjective(ClassifierObjective):
         """Gaussians of the new classes of a stream."""
         seed = seed_of("vb-cgcd", self.arguments.seed, self.stage.images.stage.index) % 2**32
         kmeans = AnchoredKMeans(min(count, len(points)), self.arguments.kmeans_restarts, random_state=seed)
-        clusters = torch.as_tensor(kmeans.fit_predict(points)).to(points.device)
+        clusters = kmeans.fit_predict(points)
         found, old = self._estimated(points, clusters, count), self.model.class_gaussians.to(points)
         if self.config.relabel:
             stays = log_densities(points, torch.cat([old, found])).argmax(1) >= len(old)
