@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 import promptccd.clustering.calibrated as module
 from promptccd.clustering import AnchoredKMeans, CalibratedMixture
 from promptccd.data.randomness import torch_generator
+from promptccd.evaluation import clustering_accuracy
 
 KNOWN, NEW, WIDTH = 6, 3, 12
 
@@ -156,6 +157,23 @@ def test_metric_temperature_and_sharpness_are_the_formula(sizes: list[int], nois
     assert mixture.gaussians_.whitener.numpy() == pytest.approx(scaled, rel=1e-9)
     assert mixture.gaussians_.means.numpy() == pytest.approx(means @ scaled, rel=1e-9)
     assert mixture.gaussians_.sizes.tolist() == sizes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_streams_are_discovered_and_known_categories_kept(labelled, seed: int) -> None:
+    mixture = CalibratedMixture(random_state=seed).fit(*labelled)
+    for stage in range(NEW):
+        points, labels = drawn([4] * (KNOWN + stage) + [40], seed=10 * seed + stage, noise=1.2)
+        mixture.partial_fit(points, num_categories=KNOWN + stage + 1)
+        accuracy = clustering_accuracy(labels, mixture.predict(points), range(KNOWN))
+        assert min(accuracy.all, accuracy.old, accuracy.new) > 85
+    assert list(mixture.classes_) == list(range(KNOWN + NEW))
+
+
+def test_the_number_of_categories_can_be_estimated() -> None:
+    mixture = CalibratedMixture().fit(*drawn([40] * KNOWN, seed=2, noise=0.3))
+    mixture.partial_fit(drawn([8] * KNOWN + [50] * NEW, seed=3, noise=0.3)[0])
+    assert len(mixture.classes_) == KNOWN + NEW
 
 
 def test_ids_follow_the_labels_and_a_stream_may_have_nothing_new(labelled, stream) -> None:

@@ -11,7 +11,7 @@ from promptccd.clustering import (
     counting,
     estimate_categories,
 )
-from promptccd.clustering.counting import estimate_by_split_merge
+from promptccd.clustering.counting import estimate_by_split_merge, trials
 from promptccd.errors import DataError
 from tests.clustering.test_split_merge import blobs
 from tests.messages import TEXT
@@ -106,3 +106,57 @@ def test_without_two_images_of_a_known_category_there_is_nothing_to_learn(
 ) -> None:
     with pytest.raises(DataError, match="two different images"):
         estimate_categories(torch.randn(6, 4), 2, fixed=torch.tensor(fixed), seed=0, prior=prior)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [6, 9, 10])
+def test_settled_categories_stay_whole_and_apart(known):
+    """Sizes at which the prior alone would split or merge: replay of a settled category is one category."""
+    sizes = [90, 130, 100, 110, 95, 140, 40, 45, 50, 55]
+    points, groups = blobs(sizes, spread=1.0)
+    fixed = groups.where(groups < known, -1)
+    estimate = estimate_by_split_merge(points, known, fixed=fixed, seed=0)
+    assert known <= estimate.low <= estimate.count
+    assert estimate.count == 10
+
+
+@pytest.mark.slow
+def test_the_prior_of_the_paper_counts_its_own_expectation() -> None:
+    """What the calibrated one is for: the same features, a third too many of them."""
+    setting = Setting(known=58, new=27, images=25, imbalance=1, seed=1, width=96, power=0.0, within=0.66)
+    features = simulated(setting)
+    paper, calibrated = (count(prior, features, 58, seed=1).count for prior in ("paper", "calibrated"))
+    assert paper > 95
+    assert abs(calibrated - 85) <= 4
+
+
+def test_trials_hold_categories_out_and_use_every_feature_once() -> None:
+    sizes = [4, 9, 60, 3, 12, 7, 30, 2, 1, 20]
+    labels = torch.arange(10).repeat_interleave(torch.tensor(sizes)) * 3  # with gaps
+    features = torch.arange(len(labels)).float()[:, None]
+    of_row = dict(enumerate(labels.tolist()))
+    made = [*trials(features, labels, seed=5)]
+    assert [trial.held_out for trial in made] == [2, 4, 5] * 2  # a fifth, 35 % and a half
+    held = set()
+    for trial in made:
+        known_rows = [int(row) for row in trial.labelled[:, 0]]
+        free_rows = [int(row) for row in trial.unlabelled[:, 0]]
+        assert len({*known_rows, *free_rows}) == len(known_rows) + len(free_rows)
+        named = dict(zip([of_row[row] for row in known_rows], trial.labels.tolist(), strict=True))
+        assert sorted(named.values()) == list(range(trial.known))
+        assert trial.known + trial.held_out == 10
+        hidden = {of_row[row] for row in free_rows} - set(named)
+        assert len(hidden) == trial.held_out
+        for category, size in zip(range(0, 30, 3), sizes, strict=True):
+            free, kept = (sum(of_row[row] == category for row in rows) for rows in (free_rows, known_rows))
+            used = min(size, 50)
+            expected = (0, used) if category in hidden else (max(1, used - max(1, used // 4)), None)
+            assert kept == expected[0]
+            assert free == used - kept
+        held.add(frozenset(hidden))
+    assert len(held) > 1
+    assert all(
+        torch.equal(one.labelled, other.labelled)
+        for one, other in zip(made, trials(features, labels, 5), strict=True)
+    )
+    assert not torch.equal(made[0].labelled, next(trials(features, labels, 6)).labelled)

@@ -225,3 +225,28 @@ def test_errors_say_what_and_where(arguments, message):
     with pytest.raises(ValueError, match=message) as caught:
         AnchoredKMeans(20).fit(*arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_result_is_a_fixed_point_of_the_plain_algorithm(dtype):
+    data = mixed(dtype=dtype)
+    model = AnchoredKMeans(10, n_init=5, tol=0.0, max_iter=500, random_state=0).fit(*data)
+    assigned, centres = lloyd_step(model, *data)
+    assert model.n_iter_ < 500
+    assert (assigned == model.labels_).all()
+    np.testing.assert_allclose(centres, model.cluster_centers_, atol=1e-6)
+    assert model.inertia_ == pytest.approx(loop_inertia(model, *data), rel=1e-9)
+
+
+def test_held_centres_stay_and_the_others_settle_beside_them():
+    unlabelled, labelled, labels = mixed(spread=0.7)
+    model = AnchoredKMeans(10, 20, random_state=0, fix_labelled=True).fit(unlabelled, labelled, labels)
+    for row in range(6):
+        np.testing.assert_allclose(model.cluster_centers_[row], labelled[labels == row].mean(0), atol=1e-6)
+    nearest = squared_distances(unlabelled, model.cluster_centers_).argmin(1)
+    assert (model.cluster_ids_[nearest] == model.labels_).all()
+    for row in range(6, 10):
+        mine = unlabelled[model.labels_ == model.cluster_ids_[row]]
+        np.testing.assert_allclose(model.cluster_centers_[row], mine.mean(0), atol=1e-5)
+    free = AnchoredKMeans(10, 20, random_state=0).fit(unlabelled, labelled, labels)
+    assert np.abs(free.cluster_centers_[:6] - model.cluster_centers_[:6]).max() > 1e-3

@@ -164,3 +164,12 @@ def test_the_mixture_survives_its_own_replay(width: int, drift: float) -> None:
     assert list(outcomes) == ["stage1", "stage2", "stage3"]
     for stage, outcome in outcomes.items():
         assert min(astuple(outcome)) >= 0.98, stage
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize("width", [96, pytest.param(384, marks=pytest.mark.slow)])
+def test_categories_that_overlap_are_kept_too(width: int) -> None:
+    """A free centre that found no new category must not leave one of them to a known category's component."""
+    outcomes = [stages(width, power=0.8, within=1.2, known=30, new=5, seed=seed, drift=0) for seed in (1, 2)]
+    for each in outcomes:
+        assert min(astuple(each["stage3"])) >= 0.95

@@ -82,6 +82,39 @@ def test_finds_the_parts_of_synthetic_features(num_regions, seed):
     assert (found == 0).eq(maps.flatten(1) == 0).double().mean() >= 0.95
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("num_regions", [3, 4, 5, 6])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_auto_finds_the_number_of_parts(num_regions, seed, monkeypatch):
+    """The criterion rewards equal sizes, so the background is as small here as a part."""
+    maps = stripes(6, num_regions)
+    grid = tuple(maps.shape[1:])
+    features = features_of(maps, noise=0.02, seed=seed)
+    monkeypatch.setattr(part_labels, "CANDIDATES", range(3, 9))
+    found = fitted(features, grid, "auto")
+    assert found.num_parts == len(found.centres) == num_regions + 1
+    assert torch.equal(fitted(features, grid, num_regions + 1).centres, found.centres)
+
+
+def stripes(num_images: int, num_regions: int) -> Tensor:
+    """Part maps `(I, 16 or so, 5R + 2)`: a frame of background, five columns of each part, in any order."""
+    maps = torch.zeros(num_images, 2 * num_regions + 8, 5 * num_regions + 2, dtype=torch.int64)
+    for index in range(num_images):
+        order = torch.randperm(num_regions, generator=torch.Generator().manual_seed(index))
+        maps[index, 1:-1, 1:-1] = (1 + order).repeat_interleave(5)
+    return maps
+
+
+def test_background_comes_first_and_the_others_by_size():
+    features = features_of(layouts(12, 4))
+    found = fitted(features, (GRID, GRID), 5)
+    sizes = found(features).flatten().bincount(minlength=5)[1:].tolist()
+    assert sizes == sorted(sizes, reverse=True)
+    background = -found.projection_mean / found.projection_scale  # where a zeroed patch lies
+    assert (found.centres - background).square().sum(1).argmin() == 0
+    assert (found(features[:1] * 0 - 50 * found.object_direction) == 0).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_same_seed_same_labels_in_any_order_of_the_images(dtype):
     features = features_of(layouts(12, 4), noise=0.5).to(dtype)

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -129,6 +130,20 @@ def test_it_starts_from_as_many_clusters_as_there_can_be(start, count, monkeypat
     assert labels.unique().tolist() == list(range(count))
 
 
+SIZES = [30, 31, 33, 34, 36, 37, 39, 41, 42, 44, 45, 46, 48, 50, 51, 53, 55, 56, 58, 60]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("start", [10, 40])
+def test_finds_the_count_of_separated_mixtures_from_half_and_twice(seed, start):
+    points, _ = blobs(SIZES, spread=0.8, seed=seed)
+    result = split_and_merge(points, start, seed=seed)
+    assert abs(result.count - 20) <= 1  # 5 %
+    assert result.count == len(result.labels.unique()) == int(result.labels.max()) + 1
+    assert result.log_posterior == module.log_posterior(points, result.labels, NormalInverseWishart())
+
+
 @pytest.mark.parametrize("start", [10, 40])
 def test_finds_the_count_of_very_unequal_sizes_under_a_matched_prior(start):
     points, groups = blobs([15] * 5 + [40] * 10 + [150] * 5, spread=0.6)
@@ -145,6 +160,31 @@ def test_bad_input_is_one_clear_line():
     points[3, 2] = math.nan
     with pytest.raises(DataError, match=TEXT["nan-or-infinity-in-row-3"]):
         split_and_merge(points, 2, seed=0)
+
+
+@pytest.mark.parametrize("least", [2, 6])
+def test_the_best_of_the_restarts_is_mostly_the_best_there_is(least, monkeypatch):
+    """Of eight points in a plane; where no half can have as many as it should, the best is taken nevertheless."""
+    monkeypatch.setattr(module, "MIN_HALF", least)
+    points = torch.randn(60, 8, 2, generator=torch.Generator().manual_seed(1))
+    labels = torch.arange(60).repeat_interleave(8)
+    halves = module.halve(points.flatten(0, 1), labels, 60, torch.Generator().manual_seed(1)).view(60, 8)
+    sides = torch.tensor([(0, *rest) for rest in itertools.product((0, 1), repeat=7)]).bool()
+    smaller = sides.sum(1).minimum((~sides).sum(1))
+    sides = sides[smaller >= (least if least <= 4 else 1)]
+
+    def inertias(own: torch.Tensor, sides: torch.Tensor) -> torch.Tensor:
+        parts = [side[:, :, None] * own for side in (sides, ~sides)]
+        counts = [side.sum(1)[:, None] for side in (sides, ~sides)]
+        means = [part.sum(1) / count for part, count in zip(parts, counts, strict=True)]
+        nearest = torch.where(sides[:, :, None], means[0][:, None], means[1][:, None])
+        return (own - nearest).square().sum((1, 2))
+
+    found = [
+        bool(inertias(own, side[None])[0] <= inertias(own, sides).min() + 1e-5)
+        for own, side in zip(points, halves, strict=True)
+    ]
+    assert sum(found) >= 50
 
 
 def generator(seed=0):

@@ -150,3 +150,16 @@ def test_what_nobody_measured_spreads_wider_than_what_was_trained() -> None:
     assert spread.of([1, None, 0]).spreads.tolist() == pytest.approx([2.0, 1.4, 0.5])
     chances = spread.known_probability(torch.tensor([[2.0, 9.0], [0.5, 8.0], [9.0, 18.0]]))
     assert chances.tolist() == pytest.approx([0.5, 1 / (1 + np.exp(-4)), 1 / (1 + np.exp(4))])
+
+
+def test_features_in_which_new_categories_do_not_stand_out_say_so() -> None:
+    separations = []
+    for apart in (0.1, 0.25, 1.0):
+        world = World(known=10, new=10, width=32, seed=13, apart=apart)
+        spread = measure_spread(*world.draw(range(10), 60), world.prototypes, seed=0)
+        fresh, truth = world.draw(range(20), 100, seed=14)
+        distances = spread.squared(fresh, world.prototypes).amin(1)
+        separations.append(spread.separation)
+        assert spread.separation == pytest.approx(roc_auc_score(truth >= 10, distances), abs=0.05)
+        assert spread.tells_new == (apart == 1.0)
+    assert separations == sorted(separations)

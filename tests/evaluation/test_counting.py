@@ -1,5 +1,6 @@
 """Estimates that a run groups with, by each way of counting and under each prior."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,10 +29,22 @@ def counting_by(name: str | list[int], **options: Any) -> Counting:
     return Counting(arguments, arguments.counting)
 
 
-def test_split_merge_counts_stored_images_with_new_ones() -> None:
-    """With every image kept, the estimate is that of the function below."""
+@pytest.mark.parametrize(
+    "prior", ["paper", *(pytest.param(prior, marks=pytest.mark.slow) for prior in ("matched", "calibrated"))]
+)
+def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
     given = simulated(SETTING)
-    every = counting_by("split_merge", count_prior="paper", replay_samples=1000).estimate(
+    counting = counting_by("split_merge", count_prior=prior)
+    found = counting.estimate(2, [given.labelled, given.unlabelled], [given.labels.numpy()])
+    kept = torch.cat([(given.labels == each).nonzero()[:, 0] for each in range(10)])
+    assert len(kept) > 120  # more than the 12 of each that are replayed
+    if prior != "paper":
+        assert (found.low, found.count, found.high) == (15, 15, 16)
+        assert TEXT["6-counts-of-left-out"] in found.margin
+    else:
+        assert "likelihood" in found.margin
+    # With every image kept, the estimate is that of the function below.
+    every = counting_by("split_merge", count_prior=prior, replay_samples=1000).estimate(
         2, [given.labelled, given.unlabelled], [given.labels.numpy()]
     )
     fixed = torch.cat([torch.full((len(given.unlabelled),), -1), given.labels])
@@ -42,10 +55,9 @@ def test_split_merge_counts_stored_images_with_new_ones() -> None:
         labelled=given.labelled,
         labels=given.labels,
         seed=seed_of("count", 3, 2),
-        prior="paper",
+        prior=prior,
     )
     assert every == direct
-    assert "likelihood" in every.margin
 
 
 @pytest.mark.parametrize("prior", ["paper", "calibrated"])
@@ -63,6 +75,17 @@ def test_a_count_by_k_means_gets_the_range_of_held_out_categories(prior: str) ->
         assert found.low <= plain.low
         assert found.high >= plain.high
         assert TEXT["6-counts-of-left-out"] in found.margin
+
+
+@pytest.mark.slow
+def test_later_categories_are_known_ones_but_only_labelled_ones_are_held_out() -> None:
+    given = simulated(SETTING)
+    later = simulated(replace(SETTING, known=3, new=0, seed=9))
+    assigned = [given.labels.numpy(), later.labels.numpy() + 10]
+    features = [given.labelled, later.labelled, given.unlabelled]
+    found = counting_by("split_merge", count_prior="calibrated").estimate(2, features, assigned)
+    assert found.count == 18
+    assert len(np.unique(np.concatenate(assigned))) == 13
 
 
 def test_the_labelled_stage_has_its_categories_and_later_ones_are_counted(stages: StageStream) -> None:
@@ -159,6 +182,13 @@ def stage(num_old=8, num_new=4, per_category=30, spread=0.3, width=32, seed=0):
     points = torch.nn.functional.normalize(points, dim=1)
     known = (groups < num_old) & (torch.arange(len(groups)) % 2 == 0)
     return points[known], groups[known], points[~known]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_finds_about_the_true_count_of_separated_categories(seed):
+    estimate = estimate_by_accuracy(*stage(seed=seed), restarts=5, seed=0)
+    assert 10 <= estimate.count <= 14
+    assert "labelled accuracy" in str(estimate)
 
 
 def scripted(monkeypatch, accuracy, given=None):

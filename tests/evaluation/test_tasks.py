@@ -1,7 +1,8 @@
-"""A task of blurred features, where starts matter; golden numbers hold the scores of every protocol on it."""
+"""Every protocol on a task of blurred features, where starts matter: what it groups, scores and is matched against."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,15 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from promptccd.clustering import CountEstimate
+from promptccd.clustering import AnchoredKMeans, CalibratedMixture, CountEstimate
 from promptccd.data.randomness import seed_of
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import (
     PROTOCOLS,
+    ContinualAccuracy,
     ContinualScore,
+    StageScore,
     clustering_accuracy,
     continual_accuracy,
     discover_categories,
+    separate_clustering_accuracy,
 )
 from promptccd.evaluation.protocols import SCORERS, ScoredImages, Task
 from tests.messages import TEXT
@@ -81,6 +85,20 @@ TASK = Task(
 SILENT = replace(TASK, native=lambda stage, asked: None)
 
 
+@cache
+def mixture_until(stage: int) -> CalibratedMixture:
+    """A calibrated mixture that learns one stage after the other from features of the last."""
+    labelled, *unlabelled = features(stage, TRAINED.images[: stage + 1])
+    mixture = CalibratedMixture(random_state=TASK.seed).fit(labelled, TRAINED.labels[0])
+    for count, points in zip((3, 4, 6), unlabelled, strict=False):
+        mixture.partial_fit(points, num_categories=count)
+    return mixture
+
+
+def mixture_of(stage: int, asked: Any) -> np.ndarray:
+    return mixture_until(stage).predict(features(stage, [asked])[0])
+
+
 def algorithm_1(images: ScoredImages, counts: Any = (2, 3, 4, 6), **options: Any) -> ContinualScore:
     return continual_accuracy(
         lambda stage: features(stage, images.images[: stage + 1]),
@@ -91,6 +109,14 @@ def algorithm_1(images: ScoredImages, counts: Any = (2, 3, 4, 6), **options: Any
     )
 
 
+def test_starts_matter_here() -> None:
+    found = {
+        tuple(row.all for row in algorithm_1(TRAINED, **options).stages)
+        for options in ({}, {"seed": 1}, {"restarts": 100}, {"accumulate": False})
+    }
+    assert len(found) == 4
+
+
 def test_protocols_of_algorithm_1_differ_in_images_reference_and_counts() -> None:
     assert SCORERS["cacc"](SILENT) == algorithm_1(TRAINED)
     assert SCORERS["gcd"](SILENT) == algorithm_1(TRAINED, accumulate=False)
@@ -98,6 +124,23 @@ def test_protocols_of_algorithm_1_differ_in_images_reference_and_counts() -> Non
     assert SCORERS["unknown"](SILENT) == algorithm_1(TRAINED, TASK.estimate)
     assert [row.count_range for row in SCORERS["unknown"](TASK).stages] == [(1, 99)] * 3
     assert SCORERS.keys() == PROTOCOLS.keys()
+
+
+@pytest.mark.parametrize(
+    "name", sorted(SCORERS.keys() - {"metagcd", "native", "c-gcd", "calibrated", "part-routing"})
+)
+def test_native_predictions_are_scored_on_the_images_of_a_protocol(name: str) -> None:
+    """Those of a model, and for features of a baseline those of a calibrated mixture."""
+    for task, predicted in ((TASK, answers), (replace(TASK, native=None), mixture_of)):
+        score = SCORERS[name](task)
+        plain = [replace(row, native=None).to_dict() for row in score.stages]
+        assert plain == [row.to_dict() for row in SCORERS[name](SILENT).stages]
+        for row, count in zip(score.stages, (3, 4, 6), strict=True):
+            images = {"inductive": UNSEEN.images[row.stage], "pa-cgcd-test": TEST.images[0]}
+            images = images.get(name, TRAINED.images[row.stage])
+            seen = images.ids < count
+            own = clustering_accuracy(images.ids[seen], predicted(row.stage, images)[seen], range(2))
+            np.testing.assert_equal(row.native, own)
 
 
 def test_steps_are_those_of_algorithm_1_and_what_was_known_is_grouped_with_the_labels_alone() -> None:
@@ -123,19 +166,95 @@ def test_steps_are_those_of_algorithm_1_and_what_was_known_is_grouped_with_the_l
     assert score.summary["M_f"] == max(lost[0], lost[2])
 
 
-def test_part_routing_is_the_score_of_the_run() -> None:
+def test_steps_on_test_images_take_the_nearest_prototype_of_a_stage_grouped_as_always() -> None:
+    score = SCORERS["pa-cgcd-test"](TASK)
+    continual = ContinualAccuracy(TRAINED.labels[0], 2, **OPTIONS)
+    for stage, count in ((1, 3), (2, 4), (3, 6)):
+        found = continual.discover(features(stage, TRAINED.images[: stage + 1]), count)
+        seen = TEST.labels[0] < count
+        points = features(stage, TEST.images)[0][torch.from_numpy(seen)]
+        nearest = torch.cdist(points, found.prototypes).argmin(1).numpy()
+        ids = np.array(found.prototype_ids)[nearest]
+        row = score.stages[stage - 1]
+        assert (row.all, row.old, row.new) == clustering_accuracy(TEST.labels[0][seen], ids, range(2))
+        assert (row.stage, row.num_images) == (stage, 7 * count)
+    reference, unseen = features(0, [TRAINED.images[0], TEST.images[0]])
+    means = torch.stack([reference[0::2].mean(0), reference[1::2].mean(0)])
+    known = TEST.labels[0] < 2
+    before = torch.cdist(unseen[torch.from_numpy(known)], means).argmin(1).numpy()
+    assert [row.figures["known_before"] for row in score.stages] == [
+        100 * np.mean(before == TEST.labels[0][known])
+    ] * 3
+
+
+def test_sessions_add_what_the_own_classifier_says_of_categories_seen_so_far() -> None:
+    ids = TEST.labels[0]
+    expected = SCORERS["metagcd"](SILENT)
+    for row, count in zip(expected.stages, (3, 4, 6), strict=True):
+        points = features(row.stage, TEST.images)[0][torch.from_numpy(ids < count)]
+        seed = seed_of("session", OPTIONS["seed"], row.stage) % 2**32
+        found = AnchoredKMeans(count, OPTIONS["restarts"], random_state=seed).fit_predict(points).numpy()
+        assert (row.all, row.old, row.new) == clustering_accuracy(ids[ids < count], found, range(2))
+        separate = separate_clustering_accuracy(ids[ids < count], found, range(2))
+        assert tuple(row.figures[f"{part}_v1"] for part in ("all", "old", "new")) == separate
+    score = SCORERS["metagcd"](TASK)
+    for row, plain, count in zip(score.stages, expected.stages, (3, 4, 6), strict=True):
+        said = answers(row.stage, TEST.images[0])[ids < count]
+        own = separate_clustering_accuracy(ids[ids < count], said, range(2))
+        assert row == replace(plain, native=own)
+        assert len(set(own)) > 1
+
+
+def test_a_methods_own_answer_is_scored_on_the_images_of_every_stage() -> None:
+    score = SCORERS["native"](TASK)
+    assert score.protocol == "native"
+    rows = []
+    for stage in (1, 2, 3):
+        ids, said = TRAINED.labels[stage], answers(stage, TRAINED.images[stage])
+        rows.append(StageScore.of(stage, ids, said, num_known=2))
+        assert (rows[-1].all, rows[-1].old, rows[-1].new) == clustering_accuracy(ids, said, range(2))
+    np.testing.assert_equal(score.stages, rows)
+    for name, stage in (("native", 1), ("c-gcd", 0)):
+        with pytest.raises(ConfigurationError, match=f"rankstats has none at stage {stage}: choose cacc"):
+            SCORERS[name](SILENT)
+
+
+def test_a_calibrated_mixture_predicts_whatever_the_method_does() -> None:
+    score = SCORERS["calibrated"](TASK)
+    for row, count in zip(score.stages, (3, 4, 6), strict=True):
+        ids, said = TRAINED.labels[row.stage], mixture_of(row.stage, TRAINED.images[row.stage])
+        assert (row.all, row.old, row.new) == clustering_accuracy(ids, said, range(2))
+        assert row.num_categories == count
+
+
+def test_a_model_without_parts_has_no_score_of_their_routing() -> None:
     routed = ContinualScore("part-routing", [])
     assert SCORERS["part-routing"](replace(TASK, part_routing=lambda: routed)) is routed
+    with pytest.raises(ConfigurationError, match=TEXT["needs-a-model-with-parts-got"]):
+        SCORERS["part-routing"](TASK)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("native", "rankstats has none at stage 1: choose cacc"),
-        ("c-gcd", "rankstats has none at stage 0: choose cacc"),
-        ("part-routing", TEXT["needs-a-model-with-parts-got"]),
-    ],
-)
-def test_a_protocol_that_needs_what_the_method_has_not_is_refused(name: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        SCORERS[name](SILENT)
+@pytest.mark.parametrize("has_native", [True, False])
+def test_cgcd_scores_test_images_of_all_categories_so_far_and_calls_all_earlier_ones_old(
+    has_native: bool,
+) -> None:
+    task, predicted = (TASK, answers) if has_native else (replace(TASK, native=None), mixture_of)
+    score, ids, (test,) = SCORERS["c-gcd"](task), TEST.labels[0], TEST.images
+    initial = []
+    for stage, count in enumerate((2, 3, 4, 6)):
+        seen = ids < count
+        said = predicted(stage, test)[seen]
+        initial.append(clustering_accuracy(ids[seen], said, range(2)).old)
+        if stage:
+            row = score.stages[stage - 1]
+            assert (row.all, row.old, row.new) == clustering_accuracy(
+                ids[seen], said, range((2, 2, 3, 4)[stage])
+            )
+            assert (row.figures["initial"], row.figures["lost"]) == (initial[-1], initial[0] - initial[-1])
+    rows, summary = score.stages, score.summary
+    assert ContinualScore.from_dict(score.to_dict()).summary.keys() == summary.keys()
+    assert summary["CAA"] == pytest.approx(np.mean([row.all for row in rows]))
+    assert summary["M_d"] == pytest.approx(np.mean([row.new for row in rows]))
+    assert summary["M_f"] == initial[0] - min(initial[1:])
+    assert summary["M_f_last"] == initial[0] - initial[-1]
+    assert summary["M_f_goal"] == pytest.approx(initial[0] - rows[-1].old)

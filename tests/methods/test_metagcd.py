@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from accelerate import Accelerator
 
+from promptccd.data import StageStream
+from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator, torch_generator
-from promptccd.methods import Rows, StageContext
+from promptccd.data.readable import StageImages
+from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor
+from promptccd.methods import Rows, StageContext, metagcd
 from promptccd.methods.metagcd import NEIGHBOUR_COSINE, MetaGCDModel, MetaGCDObjective, pseudo_sessions
+from promptccd.training import progress
 from promptccd.training.options import TrainingArguments
+from promptccd.training.progress import Callbacks
+from promptccd.training.stage_trainer import StageTrainer, TrainingState
 from tests.conftest import TINY_HEAD, fresh
 from tests.methods.steps import objective_of
 
@@ -106,3 +114,52 @@ def test_meta_training_draws_views_that_no_epoch_of_stage_0_and_no_other_session
     Walked(meta_model, StageContext(None, labels), arguments, here, None, forward_rows).end_stage()
     assert seen == list(range(10, 22))
     assert sizes == 2 * [[4, 2], [4], [4], [4, 2], [4, 2], [4, 3]]
+
+
+def trained(
+    model: MetaGCDModel,
+    stages: StageStream,
+    states: list[TrainingState],
+    resumed: TrainingState | None = None,
+    **options: int,
+) -> torch.Tensor:
+    """What the last block and the head are after stage 0, as one vector."""
+    for name, value in options.items():
+        setattr(model.config, name, value)
+    images = StageImages.read(stages[0], 0, progress.progress_bar)
+    labels = torch.from_numpy(stages[0].labels[images.positions])
+    views = ViewOptions(image_size=16, resize_size=18)
+    arguments = TrainingArguments(
+        epochs=1, batch_size=8, learning_rate=0.01, momentum=0.0, weight_decay=0.0, save_minutes=0
+    )
+    StageTrainer(
+        model, StageContext(images, labels), MetaGCDObjective,
+        callbacks=Callbacks(arguments, progress.StopRequest()), views=TrainingViews(views),
+        evaluation_view=EvaluationView(build_image_processor(views)), accelerator=Accelerator(cpu=True),
+        save=states.append,
+    ).train(resumed)  # fmt: skip
+    return torch.cat([each.detach().flatten().double() for each in model.parameters() if each.requires_grad])
+
+
+@pytest.mark.slow
+def test_meta_training_is_of_the_first_order_and_repeats_itself_after_an_interruption(
+    meta_model: MetaGCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = {name: value.clone() for name, value in meta_model.state_dict().items()}
+
+    def again(rate: float, resumed: TrainingState | None = None, **options: int) -> torch.Tensor:
+        monkeypatch.setattr(metagcd, "META_LEARNING_RATE", rate)
+        meta_model.load_state_dict(start)
+        meta_model.train()
+        return trained(meta_model, stages, states, resumed, **options)
+
+    states: list[TrainingState] = []
+    without = again(0.0, meta_episodes=0)
+    kept = again(0.0, meta_episodes=1)
+    assert torch.equal(kept, without), "what a session adapted is put back"
+    once, twice = (again(rate) - without for rate in (1e-3, 2e-3))
+    assert float(once.abs().max()) > 1e-6
+    torch.testing.assert_close(twice, 2 * once, rtol=1e-2, atol=1e-6)
+    plain = again(1e-3, meta_epochs=0) - without
+    assert not torch.allclose(plain, once, rtol=1e-4, atol=0), "the gradient is of the adapted weights"
+    assert torch.equal(again(1e-3, states[-1], meta_epochs=1) - without, once)

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from promptccd import CategoryDiscoveryTrainer, PromptCCDModel, TrainingArguments
 from promptccd.data import StageStream
+from promptccd.data.options import ViewOptions
 from promptccd.discovery.project import load_registry
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError
 from promptccd.hub.verify import verify
 from promptccd.runs import RunDirectory, RunEvaluation, continued, stream_rows, train_run
 from promptccd.training.recipe import Recipe
-from tests.conftest import coloured_images, quick_recipe
+from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
 from tests.messages import TEXT
 
 WEEKS = ("week01", "week02", "week03")
@@ -242,3 +244,23 @@ def test_two_processes_go_on_with_streams_and_labels(
     assert run.num_finished == 3
     assert "moth" in {each.name for each in load_registry(run.stage(2)).active}
     assert [each["stage"] for each in stream_rows(run)] == [1, 2]
+
+
+@pytest.mark.slow
+def test_one_call_from_python_is_the_command(
+    collection: Path, tiny_backbone: Path, all_at_once: Path, tmp_path: Path
+) -> None:
+    training = quick_recipe(collection, tiny_backbone, tmp_path / "run")["training"]
+    weeks = [str(collection / each) for each in WEEKS]
+    for number in (2, 3):
+        stages = StageStream.from_dataset(str(collection / "labelled"), unlabelled=weeks[:number])
+        model = PromptCCDModel.from_pretrained(tiny_backbone, **TINY_HEAD)
+        trainer = CategoryDiscoveryTrainer(
+            model, TrainingArguments(**training), stages, views=ViewOptions(image_size=16, resize_size=18)
+        )
+        assert trainer.train().stages == []
+        assert trainer.model.config.stage == number
+    assert files_of(tmp_path / "run", "README.md", "SHA256SUMS", "config.json", "checksums.json") == files_of(
+        all_at_once, "README.md", "SHA256SUMS", "config.json", "checksums.json"
+    )
+    assert trainer.recipe.data.unlabelled == weeks
