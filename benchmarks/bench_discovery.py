@@ -107,7 +107,7 @@ def report_discover(model: Path, images: Path, folder: Path) -> None:
         ("again, with nothing new", "auto", []),
         ("in fp32", "fp32", ["--precision", "fp32"]),
     ):
-        command = [sys.executable, "-m", "promptccd.cli.main", "discover", str(model), str(images)]
+        command = [sys.executable, "-m", "promptccd", "discover", str(model), str(images)]
         command += ["--out", str(folder / out), "--json", *options]
         wall, (content, largest) = timed(partial(answer_of, command))
         found, peak = json.loads(content), max(peak, largest)

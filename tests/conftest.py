@@ -227,6 +227,15 @@ def coloured_images(num_categories: int, per_category: int, size: int = 16, seed
     return Dataset.from_dict({"image": images, "label": labels}, features=features)
 
 
+def save_by_kind(images: Dataset, folder: Path) -> Path:
+    """Save images as ``kind <label>/<row>.png`` in a folder."""
+    for row, record in enumerate(images):
+        kind = folder / f"kind {record['label']}"
+        kind.mkdir(parents=True, exist_ok=True)
+        record["image"].save(kind / f"{row:03d}.png")
+    return folder
+
+
 @pytest.fixture(scope="session")
 def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set of 5 categories x 30 images as `save_to_disk` leaves it."""

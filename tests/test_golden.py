@@ -433,6 +433,7 @@ def write_uses(here: Path, run: Path, counted: Path) -> Written:
     (here / "labelled/page.png").write_text("<html>")
     for name, *words in (
         ("split.txt", "--config", recipe),
+        ("split.json", "--config", recipe, "--seed", 5, "--json"),
         ("parameters.txt", "--config", recipe),
         ("predict.txt", here / "streams", here / "labelled", "--top_k", 2),
         ("predict.json", run, image, "--json"),

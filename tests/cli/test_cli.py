@@ -33,21 +33,6 @@ def recipe(recipe_values: Values, tmp_path: Path) -> Path:
     return path
 
 
-def test_split_shows_the_stages_and_trains_nothing(recipe: Path, tmp_path: Path, run) -> None:
-    code, out, _ = run("split", recipe, "--json")
-    summary = json.loads(out)
-    assert code == 0
-    assert [stage["images"] for stage in summary["stages"]] == [52, 25, 35, 38]
-    assert [stage["classes"] for stage in summary["stages"]] == [2, 3, 4, 5]
-    assert summary["stages"][0]["old_share"] == 1.0
-    assert len(summary["fingerprint"]) == 64
-    assert not (tmp_path / "run").exists()
-    _, table, _ = run("split", recipe)
-    assert summary["fingerprint"] in table
-    _, other, _ = run("split", recipe, "--json", "--seed", "5")
-    assert json.loads(other)["fingerprint"] != summary["fingerprint"]
-
-
 class Scored:
     """A run by its name: ``a`` and ``b`` have scores, ``streams`` has no labels."""
 

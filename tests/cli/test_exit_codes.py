@@ -24,7 +24,7 @@ from promptccd.cli.options import to_json
 from promptccd.errors import DeviceError, DiskError, one_line
 from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
-from tests.conftest import coloured_images, quick_recipe, resumable_recipe
+from tests.conftest import coloured_images, quick_recipe, resumable_recipe, save_by_kind
 from tests.messages import TEXT
 from tests.processes import processes_of
 
@@ -41,10 +41,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_no_bars_are_drawn_where_nobody_watches(tmp_path: Path) -> None:
     """Of a folder of one's own, datasets says that it is being downloaded."""
-    for row, record in enumerate(coloured_images(3, 4)):
-        folder = tmp_path / "own" / f"kind {record['label']}"
-        folder.mkdir(parents=True, exist_ok=True)
-        record["image"].save(folder / f"{row}.png")
+    save_by_kind(coloured_images(3, 4), tmp_path / "own")
     ended = run_forked(["split", tmp_path / "own", "--class_blocks", "2", "1"])
     assert (ended.code, ended.err.count("\n")) == (0, 1)
     assert ended.err.endswith("own: 12 files found: 12 images with a category.\n")
@@ -129,47 +126,41 @@ def test_a_signal_during_the_imports_is_one_line(module: str, number: int) -> No
     assert rest == ["promptccd: Interrupted. Nothing was left half done.\n"]
 
 
-@pytest.mark.fault(51)
-@pytest.mark.parametrize("opened", [1, 3, 12])
-@pytest.mark.parametrize("words", ["predict", "report", "split", "train"])
-def test_ctrl_c_at_any_instant_is_one_line(
-    words: str,
-    opened: int,
-    trained_run: Path,
-    pictures: Path,
-    image_folder: Path,
-    backbone_folder: Path,
-    tmp_path: Path,
-) -> None:
+OPENED = [
+    (words, opened, signal.SIGINT)
+    for words in ("predict", "report", "split", "train")
+    for opened in (1, 3, 12)
+]
+
+
+@pytest.mark.fault(51, 52)
+@pytest.mark.parametrize(
+    ("words", "opened", "number"),
+    [*OPENED, *((each, 3, signal.SIGTERM) for each in ("evaluate", "verify", "report"))],
+)
+def test_a_signal_at_any_instant_is_one_line(
+    words: str, opened: int, number: int, trained_run: Path, pictures: Path, image_folder: Path,
+    backbone_folder: Path, tmp_path: Path,
+) -> None:  # fmt: skip
     """Before it reads its first file, when it knows what to do, and in the middle of it."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
-    stage = trained_run / "stage3"
     argv: dict[str, list[object]] = {
-        "predict": [stage, pictures],
+        "predict": [trained_run / "stage3", pictures],
         "report": [trained_run, "--out", tmp_path / "out"],
         "split": [recipe],
         "train": ["--config", recipe],
     }
-    ended = run_forked([words, *argv[words]], before=after_opening(opened))
-    assert "Traceback" not in ended.err
-    assert "Exception ignored" not in ended.err
+    given = argv.get(words, [trained_run])
+    ended = run_forked([words, *given], before=after_opening(opened, (number,)))
     if ended.code == 0:  # fewer files than that
-        assert words == "split"
-        assert opened > 1
+        assert words == "split" and opened > 1
         return
-    assert ended.code == 130
-    assert len(lines_of(ended.err)) == 1
-    assert "Interrupted" in lines_of(ended.err)[0]
-
-
-@pytest.mark.fault(52)
-@pytest.mark.parametrize("words", ["evaluate", "verify", "report"])
-def test_sigterm_ends_a_command_as_ctrl_c_does(words: str, trained_run: Path, tmp_path: Path) -> None:
-    argv = [words, trained_run, *(["--out", tmp_path / "out"] if words == "report" else [])]
-    ended = run_forked(argv, before=after_opening(3, (signal.SIGTERM,)))
-    assert ended.code == 143
-    assert len(lines_of(ended.err)) == len(ended.err.splitlines()) == 1
+    assert ended.code == 128 + number
+    (line,) = lines_of(ended.err)
+    assert "Interrupted" in line
+    assert number == signal.SIGINT or ended.err.splitlines() == [line]
+    assert "Traceback" not in ended.err and "Exception ignored" not in ended.err
 
 
 @pytest.mark.fault(51)

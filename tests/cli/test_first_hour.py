@@ -10,7 +10,7 @@ import pytest
 
 from promptccd.cli.main import main
 from tests.cli.test_mistakes import SIZES, assert_parses
-from tests.discovery.conftest import write_pictures
+from tests.conftest import coloured_images, save_by_kind
 from tests.messages import TEXT
 
 ROOT = Path(__file__).parents[2]
@@ -33,11 +33,7 @@ def test_python_runs_the_package_as_the_command():
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    for kind in range(3):
-        for path in write_pictures(tmp_path / "made", [kind], per_category=5).iterdir():
-            (tmp_path / "photos" / f"kind {kind}").mkdir(parents=True, exist_ok=True)
-            path.rename(tmp_path / "photos" / f"kind {kind}" / path.name)
-    return tmp_path / "photos"
+    return save_by_kind(coloured_images(3, 5), tmp_path / "photos")
 
 
 @pytest.mark.moderate
@@ -53,12 +49,6 @@ def test_a_run_that_never_began_binds_nothing(photos, tiny_backbone, tmp_path, m
     assert main([*train, *sizes]) == 0
     assert main([*train, *sizes, "--learning_rate", "0.5"]) != 0
     assert TEXT["was-made-with-other-settings"] in capsys.readouterr().err
-
-
-def test_order_of_categories_is_said(photos, capsys):
-    assert main(["split", str(photos), "--class_blocks", "2", "1"]) == 0
-    printed = capsys.readouterr().out
-    assert "known: kind 0, kind 1\nnew:   kind 2" in printed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

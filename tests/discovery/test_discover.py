@@ -54,7 +54,7 @@ def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, found):
     first, categories = [path.read_bytes() for path in paths], registry_in(found).state_hash()
     alter(found / PROJECT, "delete from feature")
     (found / "discovery.html").unlink()
-    command = [sys.executable, "-m", "promptccd.cli.main", "discover", stage0, albums[0], "--out", found]
+    command = [sys.executable, "-m", "promptccd", "discover", stage0, albums[0], "--out", found]
     result = subprocess.run(command, capture_output=True, check=False)
     assert result.returncode == 0, result.stderr
     assert b"Traceback" not in result.stderr

@@ -31,7 +31,7 @@ MORE = {  # tests of an area beside those that are called after it
     # A model of a method is tested beside all models, its losses beside their reference.
     "methods": "models training/test_reference.py training/test_exemplars.py training/test_batches.py "
     "training/test_distributed.py runs/test_replay.py cli/test_options.py",
-    "training": "runs/test_devices.py runs/test_recipes.py runs/test_replay.py reports/test_history.py "
+    "training": "runs/test_devices.py runs/test_recipes.py runs/test_replay.py runs/test_tracking.py "
     "cli/test_options.py cli/test_values.py cli/test_mistakes.py data/test_benchmarks.py data/test_spectrum.py",
     "images": "discovery/intake discovery/test_corrections.py cli/test_options.py",
     "data": "discovery/intake hub/test_stages.py hub/test_hub_rows.py hub/test_hostile_tables.py test_disks.py "

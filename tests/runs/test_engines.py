@@ -7,10 +7,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock, call
 
 import psutil
 import pytest
@@ -35,55 +35,13 @@ def test_an_engine_that_is_not_installed_says_how_it_is(
     assert f"pip install 'promptccd[{engine}]'" in capsys.readouterr().err
 
 
-class PretendedRay(ModuleType):
-    """As much of Ray as is asked for: calls end with what they are told to, or an error, and are noted."""
-
-    def __init__(self, *outcomes: object):
-        super().__init__("ray")
-        self.calls: list[tuple[str, object]] = []
-        self.left, self.ended = list(outcomes), threading.Event()
-
-    def init(self, **given: object) -> None:
-        self.calls.append(("init", given))
-
-    def remote(self, **limits: object) -> object:
-        def options(**given: object) -> object:
-            self.calls.append(("options", given))
-            return SimpleNamespace(remote=called)
-
-        def called(*arguments: object) -> object:
-            self.calls.append(("call", arguments))
-            return len(self.calls)
-
-        self.calls.append(("remote", limits))
-        return lambda work: SimpleNamespace(options=options)
-
-    def get(self, call: int) -> object:
-        if isinstance(outcome := self.left.pop(0), Exception):
-            raise outcome
-        assert self.ended.wait(10)
-        return outcome
-
-    def cancel(self, call: int, force: bool) -> None:
-        self.calls.append(("cancel", force))
-        self.ended.set()
-
-
-@pytest.fixture
-def ray(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PretendedRay]:
-    """Joins a cluster that gives such results."""
-
-    def joins(*outcomes: object) -> PretendedRay:
-        monkeypatch.setitem(sys.modules, "ray", pretended := PretendedRay(*outcomes))
-        return pretended
-
+def test_what_ray_is_told_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray, before, ended = MagicMock(), threading.enumerate(), threading.Event()
+    ray.get.side_effect = lambda task: 3 if ended.wait(10) else "it waits for no end"
+    ray.cancel.side_effect = lambda task, force: ended.set()
+    monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setenv("RAY_ADDRESS", "first:6379")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    return joins
-
-
-def test_what_ray_is_told_of_a_cell(ray) -> None:
-    pretended, before = ray(3), threading.enumerate()
     task = RayEngine(1.0).start(hashes, ("one", 2), "tiny-seed1")
     assert task.running
     waiting = [each for each in threading.enumerate() if each not in before]
@@ -93,33 +51,24 @@ def test_what_ray_is_told_of_a_cell(ray) -> None:
         time.sleep(0.001)
     task.kill()
     assert task.problem == "exit code 3"
-    joined, limits, options, called, *cancelled = pretended.calls
-    assert joined[1]["address"] == "first:6379" and joined[1]["log_to_driver"] is False
-    assert limits == ("remote", {"max_calls": 1}), "a process that is used again keeps its threads"
-    assert options[1] == {
-        "num_cpus": 2, "num_gpus": 1.0, "max_retries": 3, "retry_exceptions": False, "name": "tiny-seed1",
-        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}},
-    }  # fmt: skip
-    assert called[1] == ("one", 2)
-    assert cancelled == [("cancel", False), ("cancel", True)]
+    ray.init.assert_called_once_with(address="first:6379", log_to_driver=False, ignore_reinit_error=True)
+    ray.remote.assert_called_once_with(max_calls=1)  # a process that is used again keeps its threads
+    function = ray.remote.return_value.return_value.options
+    threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
+    function.assert_called_once_with(
+        num_cpus=2, num_gpus=1.0, max_retries=3, retry_exceptions=False, name="tiny-seed1",
+        runtime_env={"env_vars": threads},
+    )  # fmt: skip
+    function.return_value.remote.assert_called_once_with("one", 2)
+    assert [each.kwargs for each in ray.cancel.call_args_list] == [{"force": False}, {"force": True}]
 
 
 def test_what_slurm_is_told_of_a_cell(tmp_path: Path, monkeypatch) -> None:
-    calls, asked = list[dict[str, object]](), list[bool]()
-
-    class AutoExecutor:
-        def __init__(self, **given: object):
-            calls.append(given)
-
-        def update_parameters(self, **given: object) -> None:
-            calls.append(given)
-
-        def submit(self, cell: object) -> object:
-            calls.append({"kept": cell})
-            return SimpleNamespace(result=lambda: 3, cancel=lambda check: asked.append(check))
-
-    helpers = SimpleNamespace(DelayedSubmission=lambda cell: ("again", cell))
-    monkeypatch.setitem(sys.modules, "submitit", SimpleNamespace(AutoExecutor=AutoExecutor, helpers=helpers))
+    submitit = MagicMock()
+    executor, submitted = submitit.AutoExecutor(), submitit.AutoExecutor().submit()
+    submitit.reset_mock()
+    submitted.result.return_value = 3
+    monkeypatch.setitem(sys.modules, "submitit", submitit)
     (tmp_path / "sbatch").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     job = SlurmEngine(tmp_path / "out", {"partition": "gpu"}).start(hashes, (), "tiny-seed1")
@@ -127,17 +76,16 @@ def test_what_slurm_is_told_of_a_cell(tmp_path: Path, monkeypatch) -> None:
         time.sleep(0.001)
     job.stop()
     job.kill()
-    assert (job.problem, asked) == ("exit code 3", [False, False])
-    *settings, kept = calls
-    assert settings == [
-        {"folder": tmp_path / "out" / ".jobs", "cluster": "slurm"},
-        {"timeout_min": 1440, "slurm_additional_parameters": {"partition": "gpu"}},
-        {"name": "tiny-seed1"},
-    ]
-    assert kept["kept"].checkpoint() == ("again", kept["kept"])
-    calls.clear()
+    assert (job.problem, submitted.cancel.call_args_list) == ("exit code 3", [call(check=False)] * 2)
+    submitit.AutoExecutor.assert_called_once_with(folder=tmp_path / "out" / ".jobs", cluster="slurm")
+    updated = executor.update_parameters
+    settings = call(timeout_min=1440, slurm_additional_parameters={"partition": "gpu"})
+    assert updated.call_args_list == [settings, call(name="tiny-seed1")]
+    (kept,) = executor.submit.call_args.args
+    assert kept.checkpoint() is submitit.helpers.DelayedSubmission.return_value
+    submitit.helpers.DelayedSubmission.assert_called_once_with(kept)
     SlurmEngine(tmp_path / "out", {"partition": "gpu"}, cluster="local")
-    assert calls[1] == {"timeout_min": 1440}
+    updated.assert_called_with(timeout_min=1440)
 
 
 def fails_with(outcome: object) -> object:

@@ -55,7 +55,7 @@ def command_of(values: Values, folder: Path, name: str, **training) -> list[str]
     recipe = folder / f"{name}.json"  # JSON is YAML
     changes = {**training, "output_dir": str(folder / name)}
     recipe.write_text(json.dumps({**values, "training": {**values["training"], **changes}}))
-    return [sys.executable, "-m", "promptccd.cli.main", "train", "--config", str(recipe)]
+    return [sys.executable, "-m", "promptccd", "train", "--config", str(recipe)]
 
 
 def run_process(command: list[str], code: int = 0) -> str:
@@ -331,3 +331,30 @@ def test_the_steps_of_a_stage_are_not_lost_where_what_follows_them_fails(
     with pytest.raises(KeyboardInterrupt):
         train_run(recipe)
     assert [each.name for each in folder.glob("stage*")] == ["stage0"], "without another step"
+
+
+@pytest.mark.slow
+def test_runs_share_what_is_kept_and_end_in_the_same_bytes(
+    quick_values: Values, tmp_path: Path, decoded: list[int]
+) -> None:
+    def kept_at(place: str, folder: Path) -> Recipe:
+        return changed(quick_values, "training", image_cache=place, epochs=1, output_dir=str(folder))
+
+    counts = []
+    cache = str(tmp_path / "cache")
+    for name, place in (("first", cache), ("second", cache), ("without", "off")):
+        recipe = kept_at(place, tmp_path / name)
+        stages = stage_stream(recipe.data, 1)
+        decoded.clear()
+        train_run(recipe, stages=stages)
+        counts.append(len(decoded))
+    number = sum(map(len, stages))
+    assert counts == [number, 0, number]
+    first, *others = (stage_hashes(tmp_path / name) for name in ("first", "second", "without"))
+    assert [first] * 2 == others
+    recorded = [RunDirectory(tmp_path / name).recipe.training.image_cache for name in ("first", "without")]
+    assert recorded == ["auto", "off"], "no folder of this machine"
+    assert cache not in (tmp_path / "first" / "manifest.json").read_text()
+    decoded.clear()
+    train_run(kept_at("off", tmp_path / "first"), stages=stages)
+    assert len(decoded) == 0, "a finished run reads nothing, and may be asked with another place"

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from promptccd.errors import PromptCCDError, RunError
 from promptccd.reports import plan_cells, run_sweep
 from promptccd.reports.sweep import ProtocolScoring
-from promptccd.runs import RunDirectory, train_run
+from promptccd.runs import RunDirectory, RunEvaluation, train_run
 from promptccd.runs.start import record_of
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
@@ -47,6 +48,16 @@ def test_a_damaged_table_of_scores_is_refused_before_anything_trains(
     with pytest.raises(RunError, match=r"results\.json in .* is damaged"):
         train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, tmp_path)))
     assert not (tmp_path / "history.jsonl").exists()
+
+
+def test_a_folder_in_a_record_is_not_written_to(trained_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["recipe"]["training"]["image_cache"] = str(tmp_path / "of a stranger")
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert RunDirectory(run).recipe.training.image_cache == "auto"
+    RunEvaluation(str(run), dataset=str(RunDirectory(trained_run).recipe.data.dataset))
+    assert not (tmp_path / "of a stranger").exists()
 
 
 def train(values: dict, folder: Path) -> None:

@@ -93,6 +93,25 @@ def test_streams_have_no_accuracy(all_at_once: Path) -> None:
     assert evaluation.held_out_accuracy() == {}
 
 
+@pytest.mark.slow
+def test_one_call_from_python_is_the_command(
+    collection: Path, tiny_backbone: Path, all_at_once: Path, tmp_path: Path
+) -> None:
+    training = quick_recipe(collection, tiny_backbone, tmp_path / "run")["training"]
+    weeks = [str(collection / each) for each in WEEKS]
+    for number in (2, 3):
+        stages = StageStream.from_dataset(str(collection / "labelled"), unlabelled=weeks[:number])
+        model = PromptCCDModel.from_pretrained(tiny_backbone, **TINY_HEAD)
+        trainer = CategoryDiscoveryTrainer(
+            model, TrainingArguments(**training), stages, views=ViewOptions(image_size=16, resize_size=18)
+        )
+        assert trainer.train().stages == []
+        assert trainer.model.config.stage == number
+    named = ("README.md", "config.json", "checksums.json")  # they name the data, and their sums
+    assert files_of(tmp_path / "run", *named) == files_of(all_at_once, *named)
+    assert trainer.recipe.data.unlabelled == weeks
+
+
 @pytest.fixture
 def begun(all_at_once: Path, tmp_path: Path) -> RunDirectory:
     """A copy with two finished streams of three, the third not begun."""
@@ -244,23 +263,3 @@ def test_two_processes_go_on_with_streams_and_labels(
     assert run.num_finished == 3
     assert "moth" in {each.name for each in load_registry(run.stage(2)).active}
     assert [each["stage"] for each in stream_rows(run)] == [1, 2]
-
-
-@pytest.mark.slow
-def test_one_call_from_python_is_the_command(
-    collection: Path, tiny_backbone: Path, all_at_once: Path, tmp_path: Path
-) -> None:
-    training = quick_recipe(collection, tiny_backbone, tmp_path / "run")["training"]
-    weeks = [str(collection / each) for each in WEEKS]
-    for number in (2, 3):
-        stages = StageStream.from_dataset(str(collection / "labelled"), unlabelled=weeks[:number])
-        model = PromptCCDModel.from_pretrained(tiny_backbone, **TINY_HEAD)
-        trainer = CategoryDiscoveryTrainer(
-            model, TrainingArguments(**training), stages, views=ViewOptions(image_size=16, resize_size=18)
-        )
-        assert trainer.train().stages == []
-        assert trainer.model.config.stage == number
-    assert files_of(tmp_path / "run", "README.md", "SHA256SUMS", "config.json", "checksums.json") == files_of(
-        all_at_once, "README.md", "SHA256SUMS", "config.json", "checksums.json"
-    )
-    assert trainer.recipe.data.unlabelled == weeks

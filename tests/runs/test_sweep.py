@@ -31,7 +31,7 @@ from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.folder import RESUME
 from promptccd.runs.start import stage_stream
 from promptccd.training.recipe import Recipe
-from tests.conftest import coloured_images, quick_recipe
+from tests.conftest import coloured_images, quick_recipe, save_by_kind
 from tests.messages import TEXT
 from tests.processes import processes_of
 from tests.runs.test_resume import stage_hashes
@@ -267,7 +267,7 @@ def test_ctrl_c_saves_the_cell_at_work_and_the_same_call_goes_on(
 def test_a_killed_sweep_leaves_no_process_and_goes_on(
     recipes: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "promptccd.cli.main", "sweep", "--config", str(recipes / "tiny.yaml")]
+    command = [sys.executable, "-m", "promptccd", "sweep", "--config", str(recipes / "tiny.yaml")]
     sweep = subprocess.Popen(
         [*command, "--seeds", "1", "2", "--jobs", "2", "--out", str(tmp_path)],
         stderr=subprocess.PIPE,
@@ -388,12 +388,7 @@ PHOTOGRAPHS = ["--backbone", "photographs", "--epochs", "1", "--kmeans_restarts"
 @pytest.fixture
 def album(tmp_path: Path) -> Path:
     """Images of a person: five categories of eight."""
-    pictures = coloured_images(5, 8, size=64)
-    for number, row in enumerate(pictures):
-        folder = tmp_path / "album" / f"kind{row['label']}"
-        folder.mkdir(parents=True, exist_ok=True)
-        row["image"].save(folder / f"{number}.png")
-    return tmp_path / "album"
+    return save_by_kind(coloured_images(5, 8, size=64), tmp_path / "album")
 
 
 def test_methods_are_compared_on_a_persons_own_images(album: Path, tmp_path: Path, capsys) -> None:
@@ -456,4 +451,4 @@ def test_a_method_from_outside_is_trained_swept_evaluated_and_reported(
     done = "runs/shared-prompt-album"
     assert "average" in run("evaluate", done, "--plugin", plugin)
     assert "index.html" in run("report", done, "--plugin", plugin, "--out", "page")
-    assert "kind" in run("predict", done, str(album / "kind0"), "--plugin", plugin)
+    assert "kind" in run("predict", done, str(album / "kind 0"), "--plugin", plugin)

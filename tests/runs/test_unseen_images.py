@@ -14,8 +14,8 @@ from promptccd.runs.evaluate import cut_unseen, require_unseen
 from promptccd.runs.start import stage_stream
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
+from tests.conftest import coloured_images, save_by_kind
 from tests.data.test_same_pictures import BLOCKS, samples, with_copies
-from tests.discovery.conftest import write_pictures
 from tests.messages import TEXT
 
 
@@ -23,11 +23,7 @@ from tests.messages import TEXT
 def own(tmp_path: Path) -> Path:
     """Three categories, 10 images each to train on and 10 others to test with."""
     for seed, split in enumerate(("train", "test")):
-        for kind in range(3):
-            made = write_pictures(tmp_path / "made", [kind], per_category=10, seed=40 + seed)
-            for path in made.iterdir():
-                (tmp_path / "own" / split / f"kind {kind}").mkdir(parents=True, exist_ok=True)
-                path.rename(tmp_path / "own" / split / f"kind {kind}" / path.name)
+        save_by_kind(coloured_images(3, 10, seed=40 + seed), tmp_path / "own" / split)
     return tmp_path / "own"
 
 
@@ -46,6 +42,9 @@ def test_copies_of_training_images_are_counted_and_one_is_named(own, caplog):
     check()
     assert TEXT["2-of-32-test-images-are"] in caplog.text
     assert "'test/kind 0/z0.PNG' of 'train/kind 0/" in caplog.text
+    shutil.copytree(own / "train" / "kind 1", own / "test" / "kind 2" / "more")
+    with pytest.raises(DataError, match="^12 of 42 test images are copies"):
+        check()
 
 
 def test_pictures_of_two_labels_are_left_out_as_the_training_did(trained_run: Path, monkeypatch) -> None:

@@ -149,7 +149,3 @@ def command_parser(name: str, *, shows_all: bool = False) -> Parser | None:
             parser.set_defaults(command=command)
             return parser
     return None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -69,7 +69,7 @@ def open_command(options: argparse.Namespace) -> None:
     gc.disable()
     try:
         page = pages.OpenPage(out, options.port)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise ConfigurationError(
             f"Cannot listen on port {options.port or 'any'}: {one_line(error)}. Give another --port."
         ) from error
@@ -148,7 +148,7 @@ def demo_command(options: argparse.Namespace) -> None:
     with contextlib.closing(Space(options.model)) as page:
         try:
             server = page.serve(Site.of_machine(options.host, options.name), options.host, options.port)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise ConfigurationError(
                 f"Cannot listen on {options.host}, port {options.port or 'any'}: {one_line(error)}. Give "
                 "another --port or --host."

@@ -202,7 +202,7 @@ def _swept(
     """The results of a sweep that was run or collected; `None` for a list or lines."""
     from promptccd.trainer import train_recipe
 
-    jobs = options.jobs or (1 if options.engine == "local" else max(1, len(cells)))
+    jobs = options.jobs or (1 if options.engine == "local" else len(cells))
     if options.dry_run:
         _list_cells(options, cells, jobs, notes)
         return None
