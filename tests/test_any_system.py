@@ -15,7 +15,7 @@ from promptccd.data.tables import load_images
 from promptccd.discovery.exports.rows import joinable_path
 from promptccd.discovery.intake.reading import find_source
 from promptccd.discovery.intake.seen import SEEN
-from promptccd.errors import DataError, nothing_at
+from promptccd.errors import DataError
 from tests.discovery.conftest import write_pictures
 from tests.messages import TEXT
 
@@ -109,12 +109,3 @@ def test_a_project_from_windows_is_opened_corrected_and_found_again(project, cap
         rows = list(csv.DictReader(stream))
     assert sorted(row["file"] for row in rows)[-1].startswith("deep/")
     assert {row["path"] for row in rows} == {str(path) for path in (project / "album").rglob("*.png")}
-
-
-def test_what_is_not_there_is_told_with_what_is(tmp_path, monkeypatch):
-    (tmp_path / "herons").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert nothing_at("zzz/deep") == TEXT["nothing-is-at-zzz-deep-the"]
-    assert nothing_at(tmp_path / "zzz") == f"Nothing is at '{tmp_path}/zzz'; '{tmp_path}' holds herons."
-    assert nothing_at("heron") == TEXT["nothing-is-at-heron-did-you"]
-    assert nothing_at("iron") == TEXT["nothing-is-at-iron-the-folder"]

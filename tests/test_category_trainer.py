@@ -27,6 +27,7 @@ from promptccd.runs import RunDirectory, load_model
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images, fresh, quick_recipe
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
+from tests.hub.server import Hub
 from tests.messages import TEXT
 from tests.runs.test_variants import RATE
 from tests.test_own_method import OPTIONS, TRAINING
@@ -180,13 +181,38 @@ def test_stages_one_by_one_and_the_command_after_them(
     assert trainer.train_stage(1).stage == 1
     assert trainer.train_stage(0) is None
     assert sorted(path.name for path in run.glob("stage*")) == ["stage0", "stage1"]
-    with pytest.raises(ConfigurationError, match=r"stage in 0\.\.3, got 4"):
-        trainer.train_stage(4)
     recipe.write_text(json.dumps(quick_recipe(image_folder, tiny_backbone, run)))
     assert main(["train", "--config", str(recipe)]) == 0
     assert files_of(run) == files_of(trained_run)
     capsys.readouterr()
     assert main(["evaluate", str(run), "--dataset", str(image_folder), "--json"]) == 0
+
+
+def test_a_finished_run_is_not_trained_again_but_scored_and_pushed(
+    bare: PromptCCDModel,
+    trained_run: Path,
+    tmp_path: Path,
+    hub: Hub,  # noqa: F811 - the fixture
+) -> None:
+    run, diary = Path(shutil.copytree(trained_run, tmp_path / "run")), Diary()
+    before, trainer = files_of(run), trainer_in(run, bare, diary)
+    assert [trainer.train_stage(stage) for stage in (0, 2)] == [None, RunDirectory(run).results.stages[1]]
+    assert trainer.model.config.stage == 2
+    assert [row.stage for row in trainer.train().stages] == [1, 2, 3]
+    assert (trainer.model.config.stage, files_of(run)) == (3, before)
+    for stage in (-1, 4):
+        with pytest.raises(ConfigurationError, match=rf"stage in 0\.\.3, got {stage}"):
+            trainer.train_stage(stage)
+    diary.calls.clear()
+    score = trainer.evaluate()
+    assert diary.calls == [("on_evaluate", 3)]
+    assert diary.metrics["on_evaluate", 3]["cacc/stage3/all"] == score.stages[-1].all
+    assert score.to_dict()["stages"] == trainer.train().to_dict()["stages"]
+    trainer.args = replace(trainer.args, hub_namespace="lab", hub_private=True)
+    assert [each.repo_id for each in trainer.push_to_hub()] == [f"lab/run-stage{stage}" for stage in range(4)]
+    assert all(each.private for each in hub.repos.values())
+    trainer.push_to_hub("user", private=False)
+    assert not hub.repo("user/run-stage3").private
 
 
 @pytest.mark.moderate
@@ -265,6 +291,12 @@ def test_the_recipe_says_what_was_given(tiny_backbone: Path, tmp_path: Path) -> 
     assert recipe.data.held_out == 0.2
     assert recipe.data.cuts == [list(map(float, row)) for row in options["cuts"]]
     assert Recipe.from_dict(recipe.to_dict()) == recipe
+    with torch.no_grad():
+        model.backbone.layernorm.weight.mul_(1.5)
+    for place in (str(tiny_backbone), "", str(tmp_path / "gone")):  # none of them has this backbone
+        model.config.name_or_path = place
+        changed = CategoryDiscoveryTrainer(model, arguments(tmp_path / "run", seed=7), stages)
+        assert changed.recipe.model.backbone == str(tmp_path / "run" / "backbone")
     digits = StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1])
     named = CategoryDiscoveryTrainer(model, arguments(tmp_path / "run"), digits)
     assert named.recipe.data.dataset == "digits"

@@ -52,7 +52,7 @@ def shown(value: object) -> str:
 
 def did_you_mean(typed: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The sentence that suggests the most similar known name, after a space; or empty."""
-    close = difflib.get_close_matches(typed, list(known), n=1, cutoff=cutoff)
+    close = difflib.get_close_matches(typed, list(known), cutoff=cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
@@ -63,10 +63,10 @@ def nothing_at(path: str | os.PathLike[str]) -> str:
     try:
         above = next(each for each in wanted.parents if each.is_dir())
         names = sorted(each.name for each in above.iterdir() if not each.name.startswith("."))
-    except (OSError, StopIteration, ValueError):  # no permission, or no path
+    except (OSError, StopIteration):  # no permission, or no path
         return f"{text}."
     missing = wanted.parts[len(above.parts)]
-    if close := difflib.get_close_matches(missing, names, n=3, cutoff=0.7):
+    if close := difflib.get_close_matches(missing, names, cutoff=0.7):
         return f"{text}. Did you mean {' or '.join(repr(str(above / each)) for each in close)}?"
     held = ", ".join(names[:MOST_LISTED]) + ", ..." * (len(names) > MOST_LISTED)
     place = "the folder you are in" if above == Path() else repr(str(above))

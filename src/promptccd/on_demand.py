@@ -42,4 +42,4 @@ def _modules_by_name(package: str) -> dict[str, str]:
         node for node in ast.parse(get_data(package, "__init__.py") or b"").body if isinstance(node, ast.If)
     ]
     lines = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]
-    return {each.name: line.module or "" for line in lines for each in line.names}
+    return {each.name: str(line.module) for line in lines for each in line.names}

@@ -1,5 +1,6 @@
 """A Hub of one's own for each test, for this process and for the ones it starts."""
 
+import json
 import os
 import shutil
 import time
@@ -54,11 +55,11 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Space gets a package of two files: to send all of ours takes a second."""
+    """A Space gets a package of three files, one by LFS: to send all of ours takes a second."""
     package = tmp_path / "package"
-    for name in ("__init__.py", "models/photographs/config.json"):
+    for name in ("__init__.py", "models/photographs/config.json", "picture.png"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).touch()
+        (package / name).write_text(name)
     monkeypatch.setattr("promptccd.hub.space._PACKAGE", package)
 
 
@@ -66,6 +67,14 @@ def few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def run(trained_run: Path, tmp_path: Path) -> RunDirectory:
     """A finished run of four stages, to change."""
     return RunDirectory(Path(shutil.copytree(trained_run, tmp_path / "run")))
+
+
+@pytest.fixture
+def recipe(recipe_values: dict, tmp_path: Path) -> Path:
+    """A file with a recipe of four stages."""
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(recipe_values))
+    return path
 
 
 @pytest.fixture

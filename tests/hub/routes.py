@@ -30,11 +30,9 @@ class Request:
     path: str
     query: dict[str, str]
     headers: dict[str, str]
-    body: bytes = b""
-    """Dropped once the request is processed."""
+    body: bytes = b""  # dropped once the request is processed
     received: int = 0
-    status: int = 0
-    """0: no answer was sent."""
+    status: int = 0  # 0: no answer was sent
 
     def json(self) -> Any:
         return json.loads(self.body)
@@ -112,8 +110,7 @@ class Repo:
     private: bool = False
     head: Commit | None = None
     tags: dict[str, Commit] = field(default_factory=dict)
-    variables: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Of a Space, by their keys."""
+    variables: dict[str, dict[str, str]] = field(default_factory=dict)  # of a Space, by their keys
     count: int = 0
 
     def history(self) -> list[Commit]:

@@ -27,32 +27,22 @@ TAKEN_OUT = ("hf_", "huggingface", "hugging_face", "transformers_", "http_proxy"
 class Fault:
     """What befalls one request; several things may."""
 
+    # `before`: the connection is reset with the body unread; `after`: processed, but never answered. Clients see a
+    # ReadError or RemoteProtocolError in the first case, a RemoteProtocolError in the second.
     die: Literal["", "before", "after"] = ""
-    """`before`: the connection is reset with the body unread; `after`: processed, but never answered.
-
-    Clients see a ReadError or RemoteProtocolError in the first case, a RemoteProtocolError in the second.
-    """
-    cut: bool = False
-    """Half of the answer's body is sent, then the connection ends."""
-    silent: bool = False
-    """Read and never answered, until the Hub is closed."""
-    status: int = 0
-    """Answered with this status instead of being processed."""
+    cut: bool = False  # half of the answer's body is sent, then the connection ends
+    silent: bool = False  # read and never answered, until the Hub is closed
+    status: int = 0  # answered with this status instead of being processed
     retry_after: int | None = None
-    words: str = "planned"
-    """What the Hub says beside such a status: in the header that its client reads, and in the body."""
-    body: bytes | None = None
-    """Of such an answer, instead of JSON with the words: a gateway's page, or what the Hub says of metadata."""
-    kind: str = "text/html"
-    """Content type of that body."""
-    headers: tuple[tuple[str, str], ...] = ()
-    """Further ones of such an answer."""
-    clipped: bool = False
-    """Half of the answer's body is all of it: JSON that ends in the middle."""
-    without: tuple[str, ...] = ()
-    """Headers that something in between does not pass on."""
-    race: "Callable[[Hub], object] | None" = None
-    """Called just before processing, e.g. to commit something else."""
+    words: str = "planned"  # beside such a status: in the header that the client reads, and in the body
+    body: bytes | None = None  # of such an answer instead: a gateway's page, or what the Hub says of metadata
+    kind: str = "text/html"  # content type of that body
+    headers: tuple[tuple[str, str], ...] = ()  # further ones of such an answer
+    clipped: bool = False  # half of the answer's body is all of it: JSON that ends in the middle
+    without: tuple[str, ...] = ()  # headers that something in between does not pass on
+    race: "Callable[[Hub], object] | None" = (
+        None  # called just before processing, e.g. to commit something else
+    )
 
     def reply(self) -> Reply:
         """The answer with its status."""
@@ -134,6 +124,10 @@ class Hub:
 
     def clear_plans(self) -> None:
         self._plans.clear()
+
+    def files(self, repo_id: str, kind: str = "model") -> dict[str, bytes]:
+        """What is in the files of a repository now."""
+        return {path: blob.data for path, blob in self.repo(repo_id, kind).at("main").files.items()}
 
     def requests(self, method: str = "", fragment: str = "") -> list[Request]:
         """The part of the log with this method and this fragment in the path."""

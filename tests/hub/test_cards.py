@@ -32,7 +32,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Run
 
 
 def card_of(hub: Hub, name: str) -> str:
-    return hub.repo(name).at("main").files["README.md"].data.decode()
+    return hub.files(name)["README.md"].decode()
 
 
 @pytest.mark.parametrize("card", [b'Mine: "digits-stage0".\n', b""])
@@ -42,7 +42,7 @@ def test_the_card_of_a_person_without_our_snippets_is_sent_as_it_is(
     run = RunDirectory(Path(shutil.copytree(digits.path, tmp_path / "digits")))
     (run.stage(0) / "README.md").write_bytes(card)
     push_run(run, stages=[0])
-    assert hub.repo("user/digits-stage0").at("main").files["README.md"].data == card
+    assert hub.files("user/digits-stage0")["README.md"] == card
     (run.stage(0) / "README.md").write_bytes(b"\xff\xfe no text")
     with pytest.raises(HubError, match=TEXT["readme-md-is-not-utf-8"]):
         push_run(run, stages=[0])

@@ -109,3 +109,60 @@ def test_the_hubs_refusal_is_told_in_its_words(kind: str, send: Send, hub: Hub) 
     hub.plan(lambda request: request.path == "/api/repos/create", Fault(status=402, words="no room"))
     with pytest.raises(HubError, match=TEXT["not-pushed-no-room-402-nothing"]):
         send("user/page")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("space", name) for name in ("user/my page", "a/b/c", "--page", "page.git", "datasets/user/page")),
+        *(("dataset", name) for name in ("photos", "user/my photos", "user/a..b", "datasets/user/a")),
+    ],
+)
+def test_a_name_that_the_hub_refuses_is_refused_before_a_request(
+    kind: str, name: str, send: Send, hub: Hub
+) -> None:
+    said = TEXT["cannot-be-the-name-of-a-2" if kind == "space" else "cannot-be-the-name-of-a-3"]
+    with pytest.raises(ConfigurationError, match=said):
+        send(name)
+    assert not hub.log
+
+
+FAULTS = {
+    "dies before": Fault(die="before"),
+    "dies after": Fault(die="after"),
+    "is cut": Fault(cut=True),
+    "is half": Fault(clipped=True),
+    "429": Fault(status=429, retry_after=1),
+    "503": Fault(status=503),
+    "no headers": Fault(without=("Content-Type", "X-Repo-Commit", "ETag", "X-Linked-Etag", "X-Linked-Size")),
+}
+
+
+def content_of(hub: Hub, name: str, kind: str) -> dict[str, bytes]:
+    """Files of a repository but its card, which names it, and its variables; empty before the first commit of ours."""
+    repo = hub.repos.get((kind, name))
+    files = {} if repo is None else dict(repo.at("main").files)
+    shown = {path: blob.data for path, blob in files.items() if path not in (".gitattributes", "README.md")}
+    return {**shown, "variables": f"{repo.variables}".encode()} if repo and shown else {}
+
+
+@pytest.mark.slow
+@pytest.mark.fault(17)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_request_fails_once_in_every_way(kind: str, fault: str, send: Send, hub: Hub, waits) -> None:
+    """Whole or absent whatever request it is; pushing again ends it with one commit."""
+    send("user/whole")
+    whole = content_of(hub, "user/whole", kind)
+    for number in range(1, len(hub.log) + 1):
+        name = f"user/fault{number}"
+        hub.plan(number, FAULTS[fault])
+        try:
+            send(name)
+        except HubError as error:
+            assert TEXT["nothing-local-is-lost"] in str(error)
+            assert content_of(hub, name, kind) in ({}, whole), (number, fault)
+        hub.clear_plans()
+        send(name)
+        assert content_of(hub, name, kind) == whole, (number, fault)
+        assert len(hub.repo(name, kind).history()) == 2, (number, fault)

@@ -209,9 +209,7 @@ def test_a_card_that_could_not_be_looked_at_is_not_believed(
 def test_published_stages_name_nothing_but_their_own(places: Places, hub: Hub) -> None:
     publish_stages(StageStream.from_dataset(coloured_images(5, 12), class_blocks=[2, 1, 1, 1]), "user/stages")
     name = "stage_1/train-00000-of-00001.parquet"
-    table = pyarrow.parquet.read_table(
-        io.BytesIO(hub.repo("user/stages", "dataset").at("main").files[name].data)
-    )
+    table = pyarrow.parquet.read_table(io.BytesIO(hub.files("user/stages", "dataset")[name]))
     rows = table.to_pylist()
     rows[1]["image"] = {"bytes": None, "path": places.image}
     stream = io.BytesIO()

@@ -113,7 +113,7 @@ def test_models_cards_and_pages_tell_nothing(
     assert main(["push", str(tmp_path / "run")]) == 0
     assert len([kind for kind, _ in hub.repos if kind == "model"]) == 4
     assert told_on_hub(hub) == []
-    card = hub.repo("user/run-stage3").at("main").files["README.md"].data.decode()
+    card = hub.files("user/run-stage3")["README.md"].decode()
     assert TEXT["images-from-a-local-folder"] in card
     kept = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     named = {path.name for path in kept if secrets_in(path.read_bytes())}

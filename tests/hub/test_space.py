@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -16,12 +16,12 @@ import yaml
 from huggingface_hub import snapshot_download
 
 from promptccd.cli.main import main
-from promptccd.errors import ConfigurationError, HubError
+from promptccd.errors import ConfigurationError
 from promptccd.hub import push_run, push_space
 from promptccd.models.checkpoint import find_model
 from promptccd.runs import RunDirectory
 from tests.conftest import coloured_images
-from tests.hub.server import Fault, Hub
+from tests.hub.server import Hub
 from tests.messages import TEXT
 from tests.spaces.visitor import Visitor, address_in
 
@@ -148,13 +148,6 @@ def test_a_model_that_a_space_cannot_work_with_is_one_line(
     assert ("space", "user/page") not in hub.repos
 
 
-@pytest.mark.parametrize("name", ["user/my page", "a/b/c", "--page", "page.git", "datasets/user/page"])
-def test_a_name_that_the_hub_does_not_take_is_one_line(hub: Hub, name: str) -> None:
-    with pytest.raises(ConfigurationError, match=TEXT["cannot-be-the-name-of-a-2"]):
-        push_space(name, "photographs")
-    assert not hub.log
-
-
 @pytest.mark.usefixtures("few_files")
 def test_a_private_model_is_not_given_away_by_a_public_space(stage: str, hub: Hub, caplog) -> None:
     hub.repo(MODEL).private = True
@@ -164,28 +157,6 @@ def test_a_private_model_is_not_given_away_by_a_public_space(stage: str, hub: Hu
     push_space("page", MODEL, private=True)
     assert hub.repo("user/page", "space").private
     assert TEXT["add-a-secret-hf-token"] in caplog.text
-
-
-@pytest.mark.moderate
-@pytest.mark.fault(17)
-@pytest.mark.usefixtures("few_files", "waits")
-@pytest.mark.parametrize("die", ["before", "after"])
-def test_a_push_that_dies_at_any_request_is_whole_when_it_is_begun_again(
-    hub: Hub, die: str, tmp_path: Path
-) -> None:
-    (tmp_path / "package" / "picture.png").write_bytes(b"by LFS")
-    push_space("user/whole", "photographs")
-    for number in range(1, len(hub.log) + 1):
-        name = f"user/page{number}"
-        hub.plan(number, Fault(die=die))
-        with suppress(HubError):
-            push_space(name, "photographs")
-        hub.clear_plans()
-        push_space(name, "photographs")
-        assert files_of(hub, name) == files_of(hub, "user/whole"), number
-        repo = hub.repo(name, "space")
-        assert repo.variables == hub.repo("user/whole", "space").variables
-        assert len(repo.history()) == 2
 
 
 @contextmanager

@@ -22,13 +22,6 @@ from tests.hub.server import Hub
 from tests.messages import TEXT
 
 
-@pytest.fixture
-def recipe(recipe_values: dict, tmp_path: Path) -> Path:
-    path = tmp_path / "recipe.json"
-    path.write_text(json.dumps(recipe_values))
-    return path
-
-
 @pytest.mark.moderate
 @pytest.mark.parametrize("rule", ["mixed", "sessions"])
 def test_stages_come_back_with_their_fingerprint(
@@ -53,19 +46,10 @@ def test_stages_come_back_with_their_fingerprint(
         assert one.num_categories == other.num_categories
 
 
-@pytest.mark.parametrize("name", ["photos", "user/my photos", "user/a..b", "datasets/user/a"])
-def test_a_name_that_the_hub_refuses_is_told_before_it_is_asked(
-    recipe: Path, hub: Hub, capsys, name: str
-) -> None:
-    assert main(["split", "--config", str(recipe), "--push", name]) == 2
-    assert TEXT["cannot-be-the-name-of-a-3"] in capsys.readouterr().err
-    assert not hub.log
-
-
 def test_stages_without_images_are_refused(recipe: Path, hub: Hub) -> None:
     published(recipe)
     name = "stage_1/train-00000-of-00001.parquet"
-    table = read_table(BytesIO(hub.repo("user/stages", "dataset").at("main").files[name].data))
+    table = read_table(BytesIO(hub.files("user/stages", "dataset")[name]))
     write_table(table.select(["sample_id"]).replace_schema_metadata(None), stream := BytesIO())
     hub.add("user/stages", {name: stream.getvalue()}, kind="dataset")
     with pytest.raises(DataError, match=TEXT["stage-1-of-user-stages-has"]):
@@ -81,6 +65,8 @@ def test_a_few_large_images_are_in_memory_at_a_time(
     for config, per_group in (("stage_1", 1), ("evaluation_labels", 100)):
         found = ParquetFile(BytesIO(files[f"{config}/train-00000-of-00001.parquet"].data)).metadata
         assert found.num_row_groups == -(-found.num_rows // per_group)
+    labelled = read_table(BytesIO(files["stage_0/train-00000-of-00001.parquet"].data))
+    assert set(labelled["label"].to_pylist()) == {0, 1}
 
 
 def test_what_is_not_there_is_named(hub: Hub) -> None:
@@ -113,27 +99,24 @@ def test_published_stages_are_a_data_set_like_any(recipe: Path, hub: Hub) -> Non
     later = load_dataset("user/stages", "stage_2")["train"]
     assert len(later) == len(stages[2])
     assert set(later.column_names) == {"sample_id", "image"}
-    card = DatasetCard(hub.repo("user/stages", "dataset").at("main").files["README.md"].data.decode()).data
+    card = DatasetCard(hub.files("user/stages", "dataset")["README.md"].decode()).data
     assert [each["config_name"] for each in card.configs if each.get("default")] == ["stage_0"]
     assert "license" not in card.to_dict()
 
 
-@pytest.mark.moderate
-def test_the_licence_of_stages_is_that_of_their_source(tmp_path: Path, hub: Hub, image_folder: Path) -> None:
-    hub.add(
-        "lab/pictures",
-        {"README.md": b"---\nlicense: other\nlicense_name: x\nlicense_link: L.md\n---\n"},
-        "dataset",
-    )
-    images = load_from_disk(str(image_folder))
+def test_the_licence_of_stages_is_that_of_their_source(hub: Hub, image_folder: Path) -> None:
+    card = {"README.md": b"---\nlicense: other\nlicense_name: x\nlicense_link: L.md\n---\n"}
+    hub.add("lab/pictures", card, "dataset")
+    stages = StageStream.from_dataset(load_from_disk(str(image_folder)), class_blocks=[2, 1, 1, 1])
+    assert _licence(stages) == {}
     hub_licence = {"license": "other", "license_name": "x", "license_link": "L.md"}
     for source, metadata in (
         ("digits", {"license": "cc-by-4.0"}),
         (str(image_folder), {}),
+        ("in-memory", {}),
         ("lab/nothing", {}),
         ("lab/pictures", hub_licence),
     ):
-        stages = StageStream.from_dataset(images, class_blocks=[2, 1, 1, 1])
         stages.source = {"dataset": source}
         assert _licence(stages) == metadata
 
@@ -193,7 +176,7 @@ def test_a_data_set_with_missing_labels_and_another_are_trained_on_and_pushed(
     assert run.recipe.data.unlabelled == ["user/later"]
     pushed = push_run(run)
     assert [each.repo_id for each in pushed] == [f"user/run-stage{stage}" for stage in range(3)]
-    card = ModelCard(hub.repo("user/run-stage2").at("main").files["README.md"].data.decode())
+    card = ModelCard(hub.files("user/run-stage2")["README.md"].decode())
     assert card.data.eval_results is None
     assert card.data.datasets == ["user/partly"]
     assert TEXT["no-accuracy-is-known"] in card.text

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,41 +12,17 @@ import torch
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession
 from promptccd.discovery.project import edits
+from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.hub import push_run, verify
 from promptccd.hub.verify import Check, stage_checks
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.recipe import Recipe
-from tests.conftest import quick_recipe, sum_again
+from tests.conftest import sum_again
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import content_of, correct, registry_in
 from tests.hub.server import Hub
 from tests.messages import TEXT
 from tests.runs.test_resume import stage_hashes
-
-
-@pytest.mark.moderate
-def test_a_run_and_its_repository_agree_with_themselves(run: RunDirectory, hub: Hub, capsys) -> None:
-    assert main(["verify", str(run.path)]) == 0
-    out = capsys.readouterr().out
-    assert "MISMATCH" not in out
-    assert "recomputed" in out
-    push_run(run, stages=[2])
-    assert main(["verify", "user/run-stage2"]) == 0
-    assert main(["verify", "user/nothing"]) == 5
-
-
-@pytest.mark.moderate
-def test_a_calibrated_mixture_is_pushed_verified_and_loaded_with_equal_predictions(
-    image_folder: Path, tiny_backbone: Path, hub: Hub, tmp_path: Path
-) -> None:
-    run = RunDirectory(tmp_path / "run")
-    train_run(Recipe.from_dict(quick_recipe(image_folder, tiny_backbone, run.path, variant="promptccd-gcd")))
-    push_run(run, stages=[3])
-    assert main(["verify", "user/run-stage3"]) == 0
-    local, fetched = load_model(run.stage(3)), load_model("user/run-stage3")
-    features = fetched(torch.randn(20, 3, 16, 16)).features
-    assert torch.equal(fetched.gaussians.log_joint(features), local.gaussians.log_joint(features))
-    assert torch.equal(fetched.assign_natively(features), local.assign_natively(features))
 
 
 @pytest.mark.slow
@@ -102,10 +80,26 @@ def test_a_damaged_record_is_named(run: RunDirectory, name: str, change, named: 
     assert any(named in check.problem for check in checks), checks
 
 
-def test_a_row_is_written_before_its_stage(run: RunDirectory) -> None:
-    """A run that was killed in between is whole all the same."""
+def test_accuracies_are_recomputed_but_not_those_after_corrections(run: RunDirectory) -> None:
+    """A run that was killed before its last stage was whole, though its row was written."""
     shutil.rmtree(run.stage(3))
     assert not [check for check in verify(str(run.path)) if check.problem]
+    correct(run.stage(2), lambda registry: edits.merge(registry, [each.id for each in registry.active][-2:]))
+    with closing(sqlite3.connect(run.stage(2) / "categories.sqlite", isolation_level=None)) as database:
+        database.execute("update log set stage = 1 where kind = 'merge'")
+    sum_again(run.stage(2))
+    table = json.loads((run.path / "results.json").read_text())
+    (one, two), recomputed = table["stages"][:2], "accuracies recomputed from the checkpoints"
+    for row in (one, two):
+        row["all"] += 0.02
+    (run.path / "results.json").write_text(json.dumps(table))
+    checks = {check.what: check.problem for check in verify(str(run.path))}
+    assert checks[recomputed] == f"stage 1 all: {one['all']} written, {one['all'] - 0.02} found"
+    assert checks["stage2: not compared, it was grouped after corrections by people"] == ""
+    for stage in range(3):
+        shutil.rmtree(run.stage(stage))
+    with pytest.raises(RunError, match="contains no finished stage"):
+        verify(str(run.path))
 
 
 @pytest.fixture
@@ -113,16 +107,27 @@ def stage(run: RunDirectory) -> Path:
     return run.stage(1)
 
 
-def test_a_whole_stage_agrees_with_itself(stage: Path) -> None:
-    checks = list(stage_checks(stage, "s"))
-    assert [check.problem for check in checks] == [""] * len(checks)
-    assert [check.what for check in checks] == [
-        "s: sums of all files",
-        "s: the model loads",
-        "s: its categories are those of its registry",
-        "s: images were assigned to its own categories",
-        "s: a prototype for every category",
-    ]
+def test_a_whole_stage_agrees_with_itself_here_and_on_the_hub(stage: Path, hub: Hub, tmp_path: Path) -> None:
+    hub.add("user/mine", stage)
+    for place, name in ((str(stage), "stage1"), ("user/mine", "user/mine")):
+        assert verify(place) == [
+            Check(f"{name}: {what}")
+            for what in (
+                "sums of all files",
+                "the model loads",
+                "its categories are those of its registry",
+                "images were assigned to its own categories",
+                "a prototype for every category",
+            )
+        ]
+    (stage / "assignments.json").unlink()  # as of a person's images
+    sum_again(stage)
+    assert [check.problem for check in verify(str(stage))] == [""] * 4
+    for place, error in ((str(tmp_path), ConfigurationError), ("user/nothing", HubError)):
+        with pytest.raises(
+            error, match=r"no manifest\.json, no config\.json|Cannot fetch 'user/nothing': No model"
+        ):
+            verify(place)
 
 
 def test_after_a_sum_or_a_model_that_is_wrong_nothing_more_is_looked_at(stage: Path) -> None:
@@ -185,16 +190,6 @@ def test_a_registry_comes_back_as_it_was_pushed(
     assert content_of(outs[0]) == content_of(outs[1])
     assert registry_in(outs[0]).stage == 4
     assert "heron" in capsys.readouterr().out
-
-
-@pytest.mark.moderate
-def test_a_repository_without_registry_starts_one(edited: Path, run: RunDirectory, hub: Hub) -> None:
-    (edited / "categories.sqlite").unlink()
-    sum_again(edited)
-    push_run(run, stages=[3])
-    session = DiscoverySession.open("user/run-stage3")
-    assert [each.id for each in session.registry.active] == load_model(edited).config.category_ids
-    assert not session.registry.images
 
 
 # A run that goes on from the Hub ends as one that was never interrupted

@@ -23,13 +23,6 @@ Tensors = dict[str, torch.Tensor]
 
 CONFIG, WEIGHTS, PROCESSOR = "config.json", "model.safetensors", "preprocessor_config.json"
 INDEX = "model.safetensors.index.json"
-GAUSSIAN_NUMBERS = (
-    "num_known",
-    "known_share",
-    "temperature",
-    "sharpness",
-    "balance",
-)  # of `CategoryGaussians`
 SHARDS = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
 EVIL_MAP = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil", "AutoImageProcessor": "evil.Evil"}
 CANARY = "evil-ran"
@@ -372,38 +365,59 @@ CONFIGS |= {
 }
 TABLE[37, "backbone", False] |= {"a backbone called a stage": config(model_type="promptccd")}
 
-# Numbers, and what stands where one is expected
+# Values that a field does not take; of categories in a model without a mixture, which would refuse them first
 SPREAD = {"typical": 1.0, "reach": 2.0, "border": 3.0, "slope": 4.0, "temperature": 0.1, "separation": 0.95}
-NUMBERS: list[tuple[str, list[Any]]] = [
-    ("vision_config__hidden_size", [10**7, 0, -32, 32.0, "32", True, None, [32]]),
-    ("vision_config__num_hidden_layers", [10**12, -1]),
-    ("vision_config__num_attention_heads", [0, 5]),
-    ("vision_config__mlp_ratio", [10**7, -4]),
-    ("vision_config__image_size", [10**6, 4, [16, 16]]),
-    ("vision_config__patch_size", [0, -8]),
-    ("vision_config__num_channels", [10**9, 4]),
-    ("vision_config__layer_norm_eps", [0, -1.0]),
-    ("vision_config__drop_path_rate", [7]),
-    ("vision_config__hidden_act", ["__import__", ["gelu"]]),
-    ("vision_config__qkv_bias", ["yes"]),
-    ("native_categories", [7, [0, 1, 4, 9, 0, 0], [2**70], ["0"]]),
-    (
-        "spread",
-        [None, {}, 3, [1.0], SPREAD | {"reach": 0}, SPREAD | {"slope": "steep"}, SPREAD | {"more": 1}],
-    ),
-    ("gaussians", [{}, 3, {"ids": 1, **dict.fromkeys(GAUSSIAN_NUMBERS, 1)}]),
-    ("stage", ["newest"]),
-    ("dtype", ["int8", "os.system", {"": "float32"}]),
-    ("count_estimate", [{}, 3, {"count": 2, "low": 3, "high": 1, "method": "x", "margin": "y"}]),
-    ("category_ids", [7, [0, 0], [0, -1], [0, 2**70], [0, "1"], [False, True], list(range(100_001))]),
-    ("category_names", [[0, 1], ["zero", "\u001b]0;owned\u0007"], ["zero", "x" * 10**6]]),
-    ("category_names", [["zero", "one\n/etc/passwd\tzero\tknown\t1.000"]]),
-]
-CONFIGS |= {
-    f"{number}.{place} {key}": config(**{key: value})
-    for number, (key, odd) in enumerate(NUMBERS)
-    for place, value in enumerate(odd)
-}
+COUNT = {"count": 2, "low": 1, "high": 3, "method": "x", "margin": "y"}
+GAUSSIANS = {
+    "ids": [0, 1, 4], "num_known": 2, "known_share": 0.9, "temperature": 0.9, "sharpness": 0.9, "balance": 0.9,
+}  # fmt: skip
+FIELDS: dict[str, list[Any]] = {
+    "vision_config__hidden_size": [10**7, 8_196, 0, -32, 32.0, "32", True, None, [32]],
+    "vision_config__num_hidden_layers": [10**12, 129, -1],
+    "vision_config__num_attention_heads": [0, 5],
+    "vision_config__mlp_ratio": [10**7, 65, -4],
+    "vision_config__image_size": [10**6, 4, [16, 16]],
+    "vision_config__patch_size": [0, -8],
+    "vision_config__num_channels": [10**9, 4],
+    "vision_config__layer_norm_eps": [0, -1.0],
+    "vision_config__drop_path_rate": [7],
+    "vision_config__hidden_act": ["__import__", ["gelu"]],
+    "vision_config__qkv_bias": ["yes"],
+    **{f"vision_config__{name}": [-1001] for name in (
+        "intermediate_size", "num_register_tokens", "hidden_dropout_prob", "attention_probs_dropout_prob",
+        "attention_dropout", "initializer_range", "layerscale_value", "rope_theta", "pos_embed_shift",
+        "pos_embed_jitter", "pos_embed_rescale",
+    )},
+    **{f"projection_{name}_size": [0] for name in ("hidden", "bottleneck", "output")},
+    "confidence_temperature": [0.0],
+    "initializer_range": [-1.0],
+    "num_known": [-1],
+    "native_categories": [7, [0, 1, 4, 9, 0, 0], [2**70], ["0"]],
+    "spread": [None, {}, 3, [1.0], *(SPREAD | each for each in ({"reach": 0.0}, {"slope": "steep"}, {"more": 1.0}))],
+    "gaussians": [{}, 3, *(GAUSSIANS | each for each in (
+        {"ids": []}, {"ids": [1, 1]}, {"ids": 1}, {"num_known": 4}, {"num_known": 0}, {"num_known": 1.0},
+        {"known_share": 1.5}, {"temperature": 0}, {"sharpness": "hot"}, {"balance": -1}, {"more": 1},
+        {"ids": [*range(100_001)]},
+    ))],
+    "stage": ["newest", -1],
+    "dtype": ["int8", "os.system", {"": "float32"}],
+    "count_estimate": [{}, 3, COUNT | {"low": 3, "high": 1}, COUNT | {"low": 0}, COUNT | {"method": "x\ny"}],
+}  # fmt: skip
+OF_CATEGORIES: dict[str, list[Any]] = {
+    "category_ids": [
+        7, [0, 0], [0, -1], [0, 2**53], [0, 2**70], [0, "1"], [1.0, 5], [False, True], [5], list(range(100_001)),
+    ],
+    "category_names": [
+        [0, 1], ["zero", "\u001b]0;owned\u0007"], ["zero", "x" * 10**6], ["zero", "x" * 1001], ["a", "b\u2028c"],
+        ["a\0", "b"], ["a\x9f", "b"], ["a\u2029", "b"], ["zero", "one\n/etc/passwd\tzero\tknown\t1.000"],
+    ],
+}  # fmt: skip
+for _base, _fields in (("promptccd", FIELDS), ("promptccd-gcd", OF_CATEGORIES)):
+    TABLE[37, _base, False] |= {
+        f"{key} {place}": config(**{key: value})
+        for key, values_of_key in _fields.items()
+        for place, value in enumerate(values_of_key)
+    }
 CONFIGS |= {
     "an id without a name": config(category_ids=[0]),
     "two million categories": config(category_ids=list(range(2 * 10**6))),
@@ -463,30 +477,33 @@ FILES |= {"weights in another folder": outside}
 KIND = "image_processor_type"
 PROCESSORS: dict[str, list[Any]] = {
     "auto_map": [{"AutoImageProcessor": "evil.Evil"}],
-    KIND: ["Evil", "CLIPImageProcessor", ["BitImageProcessor"], None],
+    KIND: ["Evil", "CLIPImageProcessor", ["BitImageProcessor"], None, "BitImageProcessorEvil", 3],
     "feature_extractor_type": ["evil.Evil"],
     "size": [
-        {"shortest_edge": 200_000},
-        {"shortest_edge": 0},
-        -4,
-        True,
-        "224",
-        {"longest_edge": 18},
-        {"height": 18},
+        {"shortest_edge": 200_000}, {"shortest_edge": 0}, -4, True, "224", {"longest_edge": 18}, {"height": 18},
+        0, 2049, 18.0, {},
     ],
-    "crop_size": [{"height": 200_000, "width": 200_000}, {"height": 16.5, "width": 16}],
-    "do_center_crop": ["yes"],
+    "crop_size": [
+        {"height": 200_000, "width": 200_000}, {"height": 16.5, "width": 16}, {"height": 2049, "width": 16},
+        {"height": 7, "width": 16},
+    ],
+    "do_center_crop": ["yes", 0, False],
     "do_resize": [False],
     "do_normalize": [False],
     "do_rescale": [7],
     "do_pad": [True],
     "rescale_factor": [0.0, 1e30],
-    "resample": [99, -1, "evil"],
-    "image_mean": ["grey", [0.5], [0.5, "x", 0.5], [0.5, 1e30, 0.5]],
-    "image_std": [[0.5, 0.0, 0.5], [0.5, -1.0, 0.5], [0.5, 1e-30, 0.5], [True, True, True]],
+    "resample": [99, -1, 6, "evil"],
+    "image_mean": [
+        "grey", [0.5], [0.5, "x", 0.5], [0.5, 1e30, 0.5], [0, 0, -1000.5], [1e3 + 1, 0, 0], [True, 0, 0], [0.5] * 4,
+    ],
+    "image_std": [
+        [0.5, 0.0, 0.5], [0.5, -1.0, 0.5], [0.5, 1e-30, 0.5], [True, True, True], [0.0009, 1, 1], [1, 1, 1000.5],
+        [0.5, 0.5],
+    ],
     "trust_remote_code": [True],
     "__call__": ["evil"],
-}
+}  # fmt: skip
 EVIL_PROCESSOR = processor(image_processor_type="Evil", auto_map={"AutoImageProcessor": "evil.Evil"})
 for _base in ("promptccd", "backbone"):
     TABLE[37, _base, False] |= {
@@ -596,14 +613,8 @@ FILES |= {
 
 # Pickles
 NAMES = (
-    "optimizer.pt",
-    "TRAINING.PKL",
-    "a.Pickle",
-    "pytorch_model.bin",
-    "x.npy",
-    "x.npz",
-    "x.joblib",
-    "in/a.pkl",
+    *("optimizer.pt", "TRAINING.PKL", "a.Pickle", "pytorch_model.bin", "x.npy", "x.npz"),
+    *("x.joblib", "in/a.pkl"),
 )
 TABLE[36, "promptccd", False] |= {f"pickle {name}": write(name, pickled()) for name in NAMES}
 TABLE[36, "promptccd", False] |= {

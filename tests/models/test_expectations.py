@@ -285,6 +285,7 @@ def test_the_pipeline_gives_the_best(discover, pictures: list[Path], stage: Path
         assert len(best) == 2 and best[0] == single
         assert best[0]["confidence"] >= best[1]["confidence"]
         assert discover(str(path), top_k=1) == best[:1]
+    assert discover([]) == discover(Dataset.from_dict({"image": []})["image"]) == []
     every = discover([str(path) for path in pictures], top_k=99, batch_size=3)
     assert all({row["category_id"] for row in rows} == {0, 1, 4} for rows in every)
     assert all(sum(row["confidence"] for row in rows) == pytest.approx(1) for rows in every)
@@ -294,6 +295,9 @@ def test_the_pipeline_gives_the_best(discover, pictures: list[Path], stage: Path
 def test_the_pipeline_names_what_it_does_not_take(discover, stage: Path, pictures: list[Path]) -> None:
     with pytest.raises(TypeError, match="topk.* top_k, timeout, batch_size"):
         discover(str(pictures[0]), topk=3)
+    for top_k in (0, 1.0, True):
+        with pytest.raises(ValueError, match=f"whole number >= 1, got {top_k}"):
+            discover(str(pictures[0]), top_k=top_k)
     with pytest.raises(TypeError, match="candidate_labels"):
         promptccd.CategoryDiscoveryPipeline.from_pretrained(stage, candidate_labels=["cat"])
     with pytest.raises(TypeError, match="'revison'"):
@@ -305,12 +309,13 @@ def test_the_pipeline_names_what_it_does_not_take(discover, stage: Path, picture
     [
         np.zeros((8, 8, 3)),
         np.zeros((2, 8, 8, 3), np.uint8),
-        np.zeros((8, 8, 7), np.uint8),
+        np.zeros((8, 8, 5), np.uint8),
         torch.zeros(3, 16, 16),
     ],
     ids=["floats", "a batch", "channels", "a tensor"],
 )
 def test_the_pipeline_guesses_no_pixels(discover, image: Any) -> None:
+    assert len([discover(np.zeros(shape, np.uint8)) for shape in ((8, 8), (8, 8, 3), (8, 8, 4))]) == 3
     with pytest.raises(ValueError, match=TEXT["expected-an-array-of-uint8-in"]):
         discover(image)
 

@@ -1,4 +1,7 @@
-"""A checkpoint of a stranger is refused or loads with its numbers: no code runs, nothing asks, dies or fills memory."""
+"""A checkpoint of a stranger is refused or loads with its numbers: no code runs, nothing asks, dies or fills memory.
+
+``tests/golden/refusals.json`` has what refusals say: of every value of a field, and one of each other kind.
+"""
 
 import json
 import math
@@ -8,6 +11,7 @@ import resource
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +23,10 @@ from datasets import load_from_disk
 from promptccd.cli.main import main
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import build_image_processor
-from promptccd.methods import METHODS
-from promptccd.models import CategorySpread
+from promptccd.discovery.embedding import load_embedder
+from promptccd.errors import PromptCCDError
+from promptccd.models import VARIANTS, CategorySpread, load_model
+from promptccd.models.checkpoint import load_processor
 from tests.cli.forked import Ended, run_forked
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.models.hostile import CANARY, CASES, CONFIG, EVIL_CODE, EVIL_MAP, Case, mutation, values
@@ -30,15 +36,16 @@ MOST_BYTES, MOST_SECONDS = 3 * 2**29, 20
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, image_folder: Path) -> Path:
-    """A finished stage of every variant, a bare backbone, and three images."""
-    torch.manual_seed(0)
+    """A finished stage of every base of the cases, a bare backbone, and three images."""
     root = tmp_path_factory.mktemp("honest")
+    torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
-    for name, method in METHODS.items():
+    for name in sorted({each.base for each in CASES} - {"backbone"}):
         vision = {"model_type": "dinov2", **TINY_BACKBONE}
         own = {"num_components": 2, "native_categories": [-1, -1]} if name == "promptccd" else {}
-        config = method.model.config_class(vision_config=vision, num_known=1, **own, **TINY_HEAD)
-        model = method.model(config)
+        model = VARIANTS[name](
+            VARIANTS[name].config_class(vision_config=vision, num_known=1, **own, **TINY_HEAD)
+        )
         model.set_categories(torch.randn(2, 32, generator=generator), [0, 1], ["zero", "one"])
         model.set_measured(
             "spread", CategorySpread(torch.eye(32), torch.ones(2), 1.0, 2.0, 3.0, 4.0, 0.1, 0.95)
@@ -52,6 +59,38 @@ def honest(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, imag
     for number, row in enumerate(load_from_disk(str(image_folder)).select(range(3))):
         row["image"].save(root / "images" / f"{number}.png")
     return root
+
+
+# What refusals say
+
+
+KEPT: dict[str, str] = json.loads((Path(__file__).parents[1] / "golden" / "refusals.json").read_text())
+# What Python, safetensors, transformers and huggingface_hub say by themselves
+THEIRS = re.compile(
+    r"(no JSON: |no safetensors file: |error for field (?!'\w+':\s+ValueError)|refused. (?=size must|Could)).*",
+    re.DOTALL,
+)
+
+
+def refusal(given: Case, honest: Path, folder: Path) -> str:
+    """What this process says of a checkpoint, or its processor; empty if it loads."""
+    model = hostile(given, honest, folder)
+    load: Callable[[Path], object] = load_embedder if given.base == "backbone" else load_model
+    try:
+        (load_processor if "rocessor" in given.name else load)(model)
+    except (OSError, PromptCCDError) as error:
+        return THEIRS.sub(r"\1...", f"{type(error).__name__}: {error}").replace(str(model), "<here>")
+    return ""
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, marks=pytest.mark.fault(row)) for row in (36, 37, 38)])
+def test_a_refusal_names_the_file_the_value_and_what_to_do(row: int, honest: Path, tmp_path: Path) -> None:
+    cases = {each.name: each for each in CASES if each.name in KEPT and each.row == row}
+    found = {
+        name: refusal(each, honest, tmp_path / str(number))
+        for number, (name, each) in enumerate(cases.items())
+    }
+    assert found == {name: KEPT[name] for name in cases}
 
 
 def limited(folder: Path, *argv: object, script: str = "") -> Ended:
@@ -158,7 +197,7 @@ def test_a_hostile_checkpoint_is_refused_or_loads_with_its_numbers(
 
 
 WAYS_IN = [each for each in CASES if each.name in {
-    "types by part", "0.0 vision_config__hidden_size", "config.json deep", "type zzz",
+    "types by part", "vision_config__hidden_size 0", "config.json deep", "type zzz",
     "processor with code", "config.json a pipe", "header without end", "nan in layer.0", "weights of int8",
     "a shard that is absolute", "pickle called safetensors", "a head",
 }]  # fmt: skip
@@ -216,4 +255,5 @@ def test_the_harness_sees_code_that_runs(honest: Path, tmp_path: Path) -> None:
 
 def test_there_are_hundreds_of_them() -> None:
     assert len(WAYS_IN) == 12
-    assert len(CASES) == len({each.name for each in CASES}) == 379
+    assert len(CASES) == len({each.name for each in CASES}) >= 379
+    assert KEPT.keys() <= {each.name for each in CASES}

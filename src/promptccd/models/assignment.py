@@ -118,8 +118,7 @@ class CategoryGaussians:
         known, points = self.num_known, features.double()
         whitener, means, sizes = (each.to(points) for each in (self.whitener, self.means, self.sizes))
         weights = two_shares(points.new_tensor(self.known_share), known, len(means))
-        if len(means) > known:
-            weights[:known] += self.balance * (weights[-1] - weights[0])
+        weights[:known] += self.balance * (weights[-1] - weights[0])
         return self.sharpness * (
             weights + log_density(points, whitener, means, sizes[:known], self.temperature)
         )
@@ -155,7 +154,7 @@ def log_density(
 def two_shares(share: Tensor, known: int, total: int) -> Tensor:
     """Log weights ``(K,)``: the share of known categories, even among them, and the remainder, even among new ones."""
     weights = (share / known).log().repeat(known)
-    return torch.cat([weights, ((1 - share) / max(1, total - known)).log().repeat(total - known)])
+    return torch.cat([weights, ((1 - share) / (total - known)).log().repeat(total - known)])
 
 
 @dataclass(frozen=True, eq=False)
