@@ -24,7 +24,7 @@ REPARSE_TAGS = {
     "placeholder": 0x9000001A,
     "deduplicated": 0x80000013,
 }  # of files so called, which are no links
-_REPARSE_POINT, _SHARING_VIOLATION, _ACCESS_DENIED = 0x400, 32, 5
+_SHARING_VIOLATION, _ACCESS_DENIED = 32, 5
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -65,7 +65,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
 
     source, here = os.environ[ROOT], os.path.abspath(__file__)
     library = os.path.dirname(os.__file__) + os.sep
-    names = "open write close fsync rename replace unlink kill fstat lstat stat mkdir symlink chmod scandir access"
+    names = "open write close fsync rename replace unlink kill lstat stat mkdir chmod scandir access"
     real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in names.split()}
     real_open = io.open
 
@@ -149,21 +149,12 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
             is_link = stat.S_ISLNK(found.st_mode)
             link = JUNCTION_TAG if name.startswith(JUNCTION) else SYMLINK_TAG
             self.st_reparse_tag = link if is_link else REPARSE_TAGS.get(name.partition(".")[0], 0)
-            self.st_file_attributes = _REPARSE_POINT if self.st_reparse_tag else 0
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._found, name)
 
         def __getitem__(self, index: int) -> Any:
             return self._found[index]
-
-    def p_fstat(descriptor: int) -> Any:
-        found = real["fstat"](descriptor)
-        return Status(found, os.readlink(f"/proc/self/fd/{descriptor}")) if asks() else found
-
-    def p_lstat(path: Any, *, dir_fd: Any = None) -> Any:
-        found = real["lstat"](path, dir_fd=dir_fd)
-        return Status(found, os.fsdecode(path)) if asks() else found
 
     def p_stat(path: Any, *, dir_fd: Any = None, follow_symlinks: bool = True) -> Any:
         found = real["stat"](path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
@@ -312,11 +303,6 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
             require_unused("unlink", gone)
         real["unlink"](path, **named)
 
-    def p_symlink(*given: Any, **named: Any) -> None:
-        if asks(through=True):
-            refuse("symlink", os_error(errno.EPERM, 1314))
-        real["symlink"](*given, **named)
-
     def p_chmod(path: Any, mode: int, **named: Any) -> None:
         if isinstance(path, int) and asks():
             refuse("chmod of a descriptor", TypeError("chmod: path should be string, bytes or os.PathLike"))
@@ -336,8 +322,8 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
         real["mkdir"](path, mode, **named)
 
     replaced = (
-        p_open, p_write, p_close, p_fsync, p_rename, p_replace, p_unlink, p_symlink, p_chmod, p_kill, p_fstat, p_lstat,
-        p_stat, p_scandir, p_access, p_mkdir,
+        p_open, p_write, p_close, p_fsync, p_rename, p_replace, p_unlink, p_chmod, p_kill, p_stat, p_scandir, p_access,
+        p_mkdir,
     )  # fmt: skip
     for each in replaced:
         setattr(os, each.__name__.removeprefix("p_"), each)

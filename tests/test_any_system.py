@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path, PureWindowsPath
@@ -12,7 +11,6 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.data.names import is_of_windows, path_parts, system_reason
 from promptccd.data.tables import load_images
-from promptccd.discovery.exports.rows import joinable_path
 from promptccd.discovery.intake.reading import find_source
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.errors import DataError
@@ -60,12 +58,6 @@ def test_a_folder_of_windows_is_no_data_set_of_the_hub(name, tmp_path, monkeypat
     assert main(["split", name, "--class_blocks", "1", "1"]) == 2
     output = capsys.readouterr().err
     assert f"Nothing is at {name!r}" in output and TEXT["it-is-a-path-of-windows"] in output
-
-
-def test_paths_in_tables_are_those_of_the_computer_that_grouped():
-    assert joinable_path("C:\\Users\\me\\a.jpg") == "C:\\Users\\me\\a.jpg"
-    assert joinable_path("a.jpg") == os.path.abspath("a.jpg")
-    assert joinable_path("/x/a\\b.jpg") == "/x/a\\b.jpg"
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,13 @@
 """Directories that are there whole or not at all."""
 
 import errno
-import json
 import os
 import re
 import resource
 import signal
+import socket
 import stat
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ from promptccd.disk import (
     open_to_change,
     parsed_json,
     problems_of,
+    read_file,
+    readable_size,
     remove_leftovers,
     require_no_links,
     require_space,
@@ -263,43 +266,50 @@ def test_a_full_disk_leaves_the_old_content_and_no_litter(tmp_path: Path) -> Non
 
     with pytest.raises(ValueError, match=TEXT["no-error-of-a-disk"]):
         write_directory(tmp_path / "one", breaks, replace=True)
+    with pytest.raises(OSError, match="not empty"):
+        write_directory(tmp_path / "one", nested("other"))  # what is not to be replaced
     assert sorted(item.name for item in tmp_path.iterdir()) == ["one", "two"]
     assert trusted(tmp_path / "one")
     assert (tmp_path / "two").read_text() == "old"
+    write_directory(tmp_path / ".replaced-one", fill)  # of a process that was killed at this
+    write_directory(tmp_path / "one", nested("new"), replace=True)
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["one", "two"]
+    for path, most, said in ((tmp_path / "one", 9, "is no file"), (tmp_path / "two", 2, "writes at most 2")):
+        with pytest.raises(RunError, match=said):
+            read_file(path, most)
+    assert read_file(tmp_path / "two", 3) == b"old"
     with pytest.raises(DiskError, match=rf"the run: about 10{'0' * 12}\.0 MB needed, .* free in {tmp_path}"):
         require_space(tmp_path, 10**19, "the run")
     require_space(tmp_path / "not" / "there", 1, "the run")
+    assert [readable_size(each) for each in (99_999, 100_000)] == ["100.0 kB", "0.1 MB"]
 
 
-def test_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
-    begun = temporary(tmp_path / "stage1")
-    begun.mkdir()
-    (begun / "half").write_text("half")
-    temporary(tmp_path / "manifest.json").write_text("{")
-    database = temporary(tmp_path / "before.sqlite")
+def test_only_leftovers_of_a_killed_writer_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder from somebody else may hold anything; what we could not have written is not ours to move."""
+    outside, folder = tmp_path / "outside", make_folder(tmp_path / "folder")
+    write_directory(outside / "kept", fill)
+    fill(make_folder(temporary(folder / "stage1")))
+    temporary(folder / "link").symlink_to(outside)  # of our kind: it goes, and what it leads to stays
+    database = temporary(folder / "before.sqlite")
     for end in ("", "-journal", "-wal", "-shm"):
         database.with_name(database.name + end).write_text("half")
-    write_file(tmp_path / "manifest.json", json.dumps({"seed": 1}))
-    remove_leftovers(tmp_path)
-    assert [item.name for item in tmp_path.iterdir()] == ["manifest.json"]
-
-
-def test_what_only_looks_like_a_leftover_is_left_alone(tmp_path: Path) -> None:
-    """A folder from somebody else may hold anything; what we could not have written is not ours to move."""
-    outside = tmp_path / "outside"
-    write_directory(outside / "kept", fill)
-    folder = make_folder(tmp_path / "folder")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(socket, "gethostname", lambda: "node7")
+        theirs, old = temporary(folder / "b"), temporary(folder / "c")
+    for path, age_s in ((theirs, 86_300), (old, 86_500)):  # it may be in use for a day
+        path.touch()
+        os.utime(path, (0, time.time() - age_s))
     (folder / ".tmp-mine").write_text("a person's")
-    temporary(folder / "link").symlink_to(outside)  # of our kind: it goes, and what it leads to stays
     (folder / ".replaced-evil").symlink_to(outside / "kept")
-    write_directory(folder / ".replaced-.bashrc", fill)
     (folder / ".replaced-photos").mkdir()
     for name in (".replaced-a", "a"):
         (folder / name).write_text("mine")
-    write_directory(folder / ".replaced-stage1", fill)
+    for name in (".replaced-.bashrc", ".replaced-stage1", ".replaced-stage2", "stage2"):
+        write_directory(folder / name, fill)
     remove_leftovers(folder)
     assert sorted(item.name for item in folder.iterdir()) == [
-        ".replaced-.bashrc", ".replaced-a", ".replaced-evil", ".replaced-photos", ".tmp-mine", "a", "stage1",
+        ".replaced-.bashrc", ".replaced-a", ".replaced-evil", ".replaced-photos", theirs.name, ".tmp-mine", "a",
+        "stage1", "stage2",
     ]  # fmt: skip
     assert problems_of(folder / "stage1") == problems_of(outside / "kept") == []
 
@@ -353,21 +363,12 @@ def test_links_are_replaced_or_refused_and_never_followed(tmp_path: Path, outsid
         with pytest.raises(RunError, match=f"{name.name} in {folder} is a link"):
             write(name)
     assert untouched(outside)
-
-
-def test_a_folder_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "short").symlink_to(tmp_path / "disk")
-    write_file(make_folder(tmp_path / "short") / "one", "text")
-    write_directory(tmp_path / "short" / "two", fill)
-    assert sorted(item.name for item in (tmp_path / "disk").iterdir()) == ["one", "two"]
-
-
-def test_a_directory_with_a_link_is_not_sent(tmp_path: Path) -> None:
-    write_directory(tmp_path / "one", fill)
-    with_a_link(tmp_path / "one")
-    with pytest.raises(RunError, match=TEXT["readme-md-leads-elsewhere"]):
-        require_no_links(tmp_path / "one")
+    (tmp_path / "short").symlink_to(folder)  # a folder that a person names may be a link
+    write_directory(tmp_path / "short" / "sent", fill)
+    assert trusted(folder / "sent")
+    (folder / "sent" / "link").symlink_to(link(outside))
+    with pytest.raises(RunError, match="sent: link leads elsewhere"):
+        require_no_links(folder / "sent")
 
 
 @pytest.mark.fault(12)

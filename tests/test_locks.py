@@ -6,11 +6,9 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-from promptccd.disk import remove_leftovers, temporary
 from promptccd.errors import DiskError, RunError
 from promptccd.locks import FolderLock, owner_of
 
@@ -29,12 +27,17 @@ def test_a_lock_names_its_owner_and_ends_when_it_is_closed(tmp_path, monkeypatch
     assert owner_of(tmp_path / "missing") is owner_of(tmp_path) is None
     held = FolderLock(tmp_path)
     owner = f"{socket.gethostname()} (process {os.getpid()}, job 38_2)"
+    assert (tmp_path / ".lock-owner").read_text() == owner
     for name in (owner, "other-computer (process 4711, job 5)"):
-        (tmp_path / ".lock-owner").write_text(name)
+        (tmp_path / ".lock-owner").write_text(f"{name}\nanother line")
         assert owner_of(tmp_path) == name
         with pytest.raises(RunError) as refused:
             FolderLock(tmp_path, wait_s=0.5)
         assert str(refused.value).startswith(f"{name} is writing to ")
+    (tmp_path / ".lock-owner").write_text("x" * 201)
+    assert owner_of(tmp_path) == "x" * 200
+    (tmp_path / ".lock-owner").unlink()
+    assert owner_of(tmp_path) == "Another process"
     held.close()
     held.close()
     assert owner_of(tmp_path) is None
@@ -95,15 +98,3 @@ def test_the_lock_of_another_user_is_respected(tmp_path, monkeypatch):
     monkeypatch.setattr("os.open", refuse)
     with pytest.raises(DiskError, match="Permission denied"):
         FolderLock(tmp_path)
-
-
-def test_what_another_computer_is_writing_is_no_leftover(tmp_path: Path, monkeypatch) -> None:
-    mine = temporary(tmp_path / "a")
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(socket, "gethostname", lambda: "node7")
-        theirs, old = temporary(tmp_path / "a"), temporary(tmp_path / "b")
-    for path in (mine, theirs, old):
-        path.touch()
-    os.utime(old, (0, 0))
-    remove_leftovers(tmp_path)
-    assert list(tmp_path.iterdir()) == [theirs]

@@ -94,7 +94,6 @@ def windows(tmp_path: Path) -> Windows:
     return Windows(tmp_path)
 
 
-@pytest.mark.moderate
 def test_files_are_written_as_windows_lets(windows):
     windows.run(
         r"""
@@ -143,6 +142,13 @@ assert os.lstat(here / "kept.jpg").st_nlink == 1 and os.lstat(here / "kept.jpg")
 systems.flush(here / "kept.jpg")
 (here / "kept.jpg").unlink()
 
+import socket
+with socket.socket() as listening:
+    systems.bind_alone(listening, ("127.0.0.1", 0))
+    options = (socket.SO_EXCLUSIVEADDRUSE, socket.SO_REUSEADDR)
+    assert [listening.getsockopt(socket.SOL_SOCKET, each) for each in options] == [1, 0]
+numbers = (errno.ENAMETOOLONG, errno.ENOENT, errno.EPERM)
+assert [systems.is_too_long(OSError(each, "")) for each in numbers] == [True, True, False]
 assert 10**6 < systems.peak_memory() < 10**11
 assert systems.available_cores() == os.cpu_count() and systems.free_memory() > 10**6
 """
@@ -153,26 +159,6 @@ assert systems.available_cores() == os.cpu_count() and systems.free_memory() > 1
     assert refused(windows.place) == ["replace a"]  # while it was open
 
 
-@pytest.mark.slow
-def test_a_lock_names_its_owner_and_ends_with_it(windows):
-    hold = windows.script("held = FolderLock(here); print(os.getpid(), flush=True); time.sleep(60)")
-    with subprocess.Popen(hold, env=windows.environment, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
-        number = owner.stdout.readline().strip()
-        output = windows.run("print(refusal(lambda: FolderLock(here), RunError))")
-        owner.kill()
-    assert f"(process {number}) is writing to" in output
-    windows.run(
-        """
-held = FolderLock(here, wait_s=5)
-assert str(os.getpid()) in str(refusal(lambda: FolderLock(here), RunError))  # twice in a process, too
-held.close()
-FolderLock(here).close()
-"""
-    )
-
-
-@pytest.mark.moderate
 def test_nothing_is_opened_through_links_and_junctions_but_placeholders_are(windows):
     (windows.disk / "real").write_text("mine")
     (windows.disk / "folder").mkdir()
@@ -265,7 +251,6 @@ pathlib.Path(__file__).with_name("server").write_text(f"{signal.getsignal(signal
 """
 
 
-@pytest.mark.moderate
 @pytest.mark.parametrize("there", ["windows", "linux"])
 @pytest.mark.parametrize("how", ["stop", "kill", "leave"])
 def test_a_process_apart_is_asked_killed_and_never_left_over(how, there, windows, tmp_path):
@@ -292,7 +277,6 @@ def test_a_process_apart_is_asked_killed_and_never_left_over(how, there, windows
         assert not any(is_running(int(each)) for each in log.read_text().split())
 
 
-@pytest.mark.moderate
 def test_signals_of_windows_end_a_command(windows):
     windows.run(
         """

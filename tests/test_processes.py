@@ -16,6 +16,17 @@ from tests.processes import is_running
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
 
 
+@pytest.mark.parametrize(
+    ("rank", "size", "is_first"), [(None, None, True), ("0", "2", True), ("1", "2", False), ("1", "1", True)]
+)
+def test_one_process_of_several_is_the_first(rank, size, is_first, monkeypatch):
+    for name, value in (("RANK", rank), ("WORLD_SIZE", size)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert processes.is_first_process() is is_first
+
+
 def load(seconds: float) -> None:
     end_with_parent(0)
     os.kill(os.getpid(), signal.SIGTERM)

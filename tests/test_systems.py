@@ -5,6 +5,7 @@ import os
 import socket
 import stat
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -86,16 +87,18 @@ def test_only_what_this_user_has_alone_is_private(tmp_path, monkeypatch):
     ],
 )
 def test_a_file_is_shown_by_the_program_of_each_system(platform, command, monkeypatch):
-    started = list[list[str]]()
+    started, waited = list[list[str]](), threading.Event()
 
     def start(words: list[str], **options: object) -> SimpleNamespace:
         started.append(words)
-        return SimpleNamespace(wait=lambda: None)
+        assert options == dict.fromkeys(("stdin", "stdout", "stderr"), systems.subprocess.DEVNULL)
+        return SimpleNamespace(wait=waited.set)
 
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(systems.shutil, "which", lambda name: f"/bin/{name}" if name == command[0] else None)
     monkeypatch.setattr(systems.subprocess, "Popen", start)
     assert systems.has_shown(Path("/album/a.jpg")) is True
+    assert waited.wait(10)
     assert started == [[f"/bin/{command[0]}", *command[1:]]]
     monkeypatch.setattr(systems.shutil, "which", lambda name: None)
     assert systems.has_shown(Path("/album/a.jpg")) is False
@@ -154,6 +157,21 @@ def test_memory_and_cores_are_those_of_this_process(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert systems.available_cores() == 1
+
+
+def test_what_systems_leave_in_folders_is_known():
+    left = [
+        "a/.DS_Store",
+        "Thumbs.db",
+        "._a.jpg",
+        ".nfs01",
+        ".fuse_hidden1",
+        "found.000/a.jpg",
+        "found.999/",
+        "@eaDir/a",
+    ]
+    assert all(map(systems.left_by_system, left))
+    assert not any(map(systems.left_by_system, ("a.jpg", "found.1000/a.jpg", "@eaDir", "Thumbs.db/a.jpg")))
 
 
 def test_a_port_is_taken_alone_and_soon_again() -> None:

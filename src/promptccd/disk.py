@@ -296,8 +296,9 @@ def remove_leftovers(folder: Path) -> None:
             systems.flush(folder)
     for item in folder.glob(f"{TEMPORARY}*"):
         made = _LEFTOVER.fullmatch(item.name)
-        if made and (made[1] == _this_host() or _is_old(item)):
-            remove(item)
+        with contextlib.suppress(FileNotFoundError):  # its writer has just put it in place
+            if made and (made[1] == _this_host() or time.time() - item.lstat().st_mtime > _OLD_S):
+                remove(item)
 
 
 def parsed_json(content: str | bytes) -> Any:
@@ -320,13 +321,6 @@ def temporary(path: Path) -> Path:
 
 def _this_host() -> str:
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
-
-
-def _is_old(path: Path) -> bool:
-    try:
-        return time.time() - path.lstat().st_mtime > _OLD_S
-    except OSError:  # its writer has just put it in place
-        return False
 
 
 def _complete(staging: Path) -> None:

@@ -1,6 +1,9 @@
 """The page among strangers: foreign names and foreign pages learn nothing, by whatever route they ask."""
 
+import json
 import socket
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -9,6 +12,7 @@ import pytest
 from promptccd.discovery.page.server import RequestFilter, Site
 from tests.discovery.page.conftest import asked
 from tests.spaces.conftest import Server
+from tests.spaces.visitor import Visitor
 
 SPACE = "user-space.hf.space"
 ROUTES = ("/", "/config", "/gradio_api/upload", "/gradio_api/file=x", "/gradio_api/queue/join")
@@ -23,6 +27,43 @@ def space(server: Server) -> RequestFilter:
 
 def lets_nobody_in(answer: httpx.Response) -> bool:
     return not any(name.lower().startswith("access-control") for name in answer.headers)
+
+
+def told(server: Server) -> str:
+    """What browsers are told of the page, and what Gradio was told, a line each."""
+    blocks, page = (
+        server.space.blocks,
+        "title head show_error footer_links run_history max_file_size pwa analytics_enabled",
+    )
+    props = "elem_id label value scale min_width variant size equal_height file_count file_types container"
+    event = "targets inputs outputs queue api_name show_progress show_progress_on js api_visibility"
+    event += " trigger_only_on_success"
+    lines: list[Any] = [{each: server.config[each] for each in page.split()}]
+    lines.append(
+        [
+            bool(server.config["css"]),
+            blocks.delete_cache,
+            blocks.enable_monitoring,
+            blocks.ssr_mode,
+            blocks._queue.max_size,
+        ]
+    )
+    for each in server.config["components"]:
+        lines.append(
+            [each["type"], {name: each["props"][name] for name in props.split() if name in each["props"]}]
+        )
+    for each in server.config["dependencies"]:
+        own = blocks.fns[each["id"]]
+        lines.append([{name: each[name] for name in event.split()}, own.concurrency_limit])
+    text = "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in lines)
+    return text.replace(server.space._model_name(), "<model>")
+
+
+def test_the_page_is_what_it_was(server: Server) -> None:
+    """After a wanted change, write what this finds to the file; only `Space` and Gradio decide it."""
+    assert (
+        told(server).splitlines() == Path("tests/golden/space.jsonl").read_text(encoding="utf-8").splitlines()
+    )
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "PUT"])
@@ -128,13 +169,9 @@ def test_who_begins_an_upload_and_does_not_end_it_keeps_nobody_waiting(server: S
             connection.close()
 
 
-@pytest.mark.moderate
-def test_the_screens_keep_to_a_strict_policy(server: Server) -> None:
-    with server.visitor() as visitor:
-        page = visitor.get(visitor.base)
-        policy = page.headers["content-security-policy"]
-        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
-        assert "unsafe" not in policy
-        assert page.headers["x-content-type-options"] == "nosniff"
-        assert visitor.get(f"{visitor.base}desk.js").content == visitor.get("/desk/desk.js").content
-        visitor.call("forget")
+def test_the_screens_keep_to_a_strict_policy(visitor: Visitor) -> None:
+    page = visitor.get(visitor.base)
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy and page.headers["x-content-type-options"] == "nosniff"
+    assert visitor.get(f"{visitor.base}desk.js").content == visitor.get("/desk/desk.js").content

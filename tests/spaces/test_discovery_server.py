@@ -29,15 +29,6 @@ from tests.spaces.visitor import Answer, Visitor, address_in, as_file
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-@pytest.fixture(autouse=True)
-def still_serves(server: Server) -> Iterator[None]:
-    """Whatever a test did, somebody else is served after it."""
-    yield
-    with server.visitor() as other:
-        assert state(other)["photos"] == 44
-        other.call("forget")
-
-
 def state(visitor: Visitor, base: str = "") -> dict:
     answer = visitor.get(f"{base or visitor.base}api/state")
     answer.raise_for_status()
@@ -58,7 +49,6 @@ def refused(answer: Answer, *parts: str) -> None:
         assert part in message
 
 
-@pytest.mark.moderate
 def test_a_visit_from_the_example_to_the_export(server: Server, visitor: Visitor, tmp_path: Path) -> None:
     assert state(visitor)["title"] == "An example"
     first = state(visitor)["groups"][0]
@@ -228,7 +218,6 @@ def test_forgetting_reaches_what_the_server_keeps(server: Server) -> None:
         assert not Path(late[0]["path"]).exists()
 
 
-@pytest.mark.moderate
 def test_values_out_of_bounds(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(visitor.call("group_again"), "No photographs yet")
     taken = [visitor.get(f"{visitor.base}take/{name}") for name in ("images.zip", "model.zip", "x")]
@@ -285,7 +274,6 @@ def test_photographs_leave_without_place_time_and_camera(visitor: Visitor) -> No
         assert not Image.open(io.BytesIO(content)).getexif()
 
 
-@pytest.mark.moderate
 def test_cancelled_work_can_be_gone_on_with(
     server: Server, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,9 +330,20 @@ def test_ten_visitors_at_once_are_served(server: Server) -> None:
         list(pool.map(come, range(10)))
 
 
-@pytest.mark.moderate
-def test_a_missing_model_is_told_without_its_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with serving(tmp_path / "none", tmp_path / "uploads") as server, server.visitor() as visitor:
-        assert state(visitor)["photos"] == 44  # the example needs none
-        refused(visitor.give(pictures()), "cannot be loaded")
+def test_what_fails_inside_is_told_without_its_place(
+    server: Server, visitor: Visitor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    monkeypatch.setattr(server.space, "place", str(tmp_path / "none"))
+    monkeypatch.setattr(server.space, "_shared", None)
+    assert state(visitor)["photos"] == 44  # the example needs no model
+    refused(visitor.give(pictures()), "cannot be loaded")
     assert str(tmp_path / "none") in caplog.text
+    monkeypatch.setattr(server.space, "_load", lambda: 1 / 0)
+    refused(visitor.call("group_again"), "went wrong on our side")
+    assert "ZeroDivisionError" in caplog.text
+    monkeypatch.setattr(server.space.visits, "most", len(server.space.visits._open))
+    with Visitor(server.url, server.config) as late:
+        assert "which is the most: try again" in late.load().shown
+    monkeypatch.undo()
+    shown = server.space._foot({"SPACE_ID": "user/space"})
+    assert "user/space" in shown and str(tmp_path) not in shown

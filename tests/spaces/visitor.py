@@ -72,11 +72,15 @@ class Visitor:
         answer.raise_for_status()
         return [as_file(path) for path in answer.json()]
 
-    def enter(self) -> str:
-        """Open the page; the address of the screens that it shows."""
+    def load(self) -> Answer:
+        """Open the page."""
         functions = self.config["dependencies"]
         found = next(each for each in functions if "load" in [event for _, event in each["targets"]])
-        return address_in(self._call(found, []))
+        return self._call(found, [])
+
+    def enter(self) -> str:
+        """Open the page; the address of the screens that it shows."""
+        return address_in(self.load())
 
     def give(self, images: Sequence[tuple[str, bytes]]) -> Answer:
         """Upload images, and have them grouped with what was given before."""

@@ -181,17 +181,17 @@ def test_a_folder_that_is_not_listed_is_not_empty(tmp_path, part, monkeypatch) -
     assert tree(folder) == {"owl/b.txt": "owl two", "mine/notes.txt": "mine"}
 
 
-@pytest.mark.parametrize("name", ["new", "old"])
-def test_a_link_next_to_the_folder_is_not_followed(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("place", ["out", f"{WORK}out", f"{WORK}out/new", f"{WORK}out/old"])
+def test_a_link_is_not_exported_into(tmp_path: Path, place: str) -> None:
     folder, outside = tmp_path / "out", tmp_path / "outside"
-    export(folder, FIRST)
-    export(outside, {"mine.txt": "mine"})
-    (tmp_path / f"{WORK}out").mkdir(exist_ok=True)
-    (tmp_path / f"{WORK}out" / name).symlink_to(outside, target_is_directory=True)
-    before = tree(outside)
-    with pytest.raises(RunError, match=name):
+    for each in (folder, outside):
+        export(each, FIRST)
+    for each in (tmp_path / place,) * (tmp_path / place).exists():
+        each.rename(tmp_path / "away")
+    (tmp_path / place).symlink_to(outside, target_is_directory=True)
+    with pytest.raises(RunError, match=f"{Path(place).name} in .* is a link"):
         export(folder, {"owl/b.txt": "owl two"})
-    assert (tree(outside), tree(folder)) == (before, FIRST)
+    assert (tree(outside), tree(folder)) == (FIRST, FIRST)
 
 
 def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
@@ -224,6 +224,9 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
     assert put({"eagle owl/b": "b", "stork/a": "a"}).kept == 2 and not (folder / "owl").exists()
     put({"eagle owl/b": "b", "owl/a": "a"})
     assert put({"eagle owl/b": "b"}).notes == found.notes
+    put({"eagle owl/b": "b", "owl/a": "c"})  # which needs its name
+    assert tree(folder) == {"owl/a (last copy)": "a", "owl/a": "c", "eagle owl/b": "b"}
+    put({"eagle owl/b": "b", "owl/a": "a"})
     with (folder / "eagle owl/b").open("a") as stream:  # a program that writes into the file
         stream.write("!")
     (photographs / "c").write_text("c!")
@@ -233,21 +236,50 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
     assert tree(folder) == {"owl/a": "a", "eagle owl/b": "b!"}
 
 
-@pytest.mark.parametrize("name", ["file", "folder", "old"])
-def test_a_folder_of_somebody_else_is_not_exported_into(tmp_path: Path, name: str) -> None:
-    mine = tmp_path / "out"
-    if name == "file":
+RECORDS = {
+    "": "was made by something else",
+    '{"format": 1, "wedding.jpg": "0"}': r"another version \(format 1, here 3\)",
+    "{": "is damaged",
+    "[]": "is damaged",
+    "{}": "is damaged",
+    '{"format": 3}\n["wedding.jpg", "7", "0", "0"]': "is damaged",
+    '{"format": 3, "project": "other"}': "was exported from another project",
+}
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_folder_of_somebody_else_is_not_exported_into(tmp_path: Path, record: str) -> None:
+    folder, file = tmp_path / "out", tmp_path / "file"
+    for mine in (file, folder / "wedding.jpg"):
+        mine.parent.mkdir(exist_ok=True)
         mine.write_text("irreplaceable")
-    else:
-        mine.mkdir()
-        (mine / "wedding.jpg").write_text("irreplaceable")
-    if name == "old":  # a record that this version cannot read
-        (mine / EXPORTED).write_text(json.dumps({"format": 1, "wedding.jpg": "0" * 64}))
-    with pytest.raises(
-        RunError if name == "old" else DiskError, match=TEXT["was-made-by-something-else-another"]
-    ):
-        export(mine, FIRST)
-    assert (mine if name == "file" else mine / "wedding.jpg").read_text() == "irreplaceable"
+    if record:
+        (folder / EXPORTED).write_text(record)
+    with pytest.raises(RunError if record else DiskError, match=RECORDS[record]):
+        export(folder, FIRST)
+    with pytest.raises(DiskError, match="was made by something else"):
+        export(file, FIRST)
+    assert file.read_text() == (folder / "wedding.jpg").read_text() == "irreplaceable"
+
+
+def test_many_names_are_some_names_and_all_reaches_the_disk(tmp_path: Path, monkeypatch) -> None:
+    flushed = list[Path]()
+    monkeypatch.setattr(os, "sync", lambda: flushed.append(tmp_path), raising=False)
+    monkeypatch.setattr(systems, "flush", lambda path: flushed.append(path))
+    found = export(tmp_path / "out", {f"owl/{number:02}.txt": "gone" for number in range(11)} | FIRST)
+    assert flushed[:1] == [tmp_path / ".exporting-out"] and tmp_path in flushed
+    names = ", ".join(f"'owl/{number:02}.txt'" for number in range(10))
+    assert found.lines() == [
+        f"{tmp_path}/out: 0 photographs; files: 3 written.",
+        f"Not in it, 11: {names} and 1 more: it is gone.",
+    ]
+    monkeypatch.delattr(os, "sync")  # as on Windows
+    first = export(tmp_path / "out", {"owl/a.txt": "owl one"})
+    assert first.lines() == [f"{tmp_path}/out: 0 photographs; files: 1 unchanged, 2 fewer than before."]
+    again = export(tmp_path / "none", {})
+    assert again.lines() == [f"{tmp_path}/none: 0 photographs; files: none."]
+    again.photographs = 1
+    assert again.lines() == [f"{tmp_path}/none: 1 photograph; files: none."]
 
 
 def test_a_new_folder_that_somebody_looked_into_is_taken(tmp_path: Path) -> None:

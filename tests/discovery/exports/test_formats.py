@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import sys
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
@@ -21,7 +20,7 @@ from promptccd.discovery import FORMATS, DiscoverySession, Project, discover, ex
 from promptccd.discovery.exports.export_folder import Export, text_item
 from promptccd.discovery.exports.fills import _write_original
 from promptccd.discovery.exports.formats import Format
-from promptccd.discovery.exports.rows import project_rows
+from promptccd.discovery.exports.rows import joinable_path, project_rows
 from promptccd.discovery.intake.seen import pictures_in
 from promptccd.discovery.project.photos import Photos
 from promptccd.disk import EXPORTED
@@ -104,27 +103,6 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.moderate
-def test_sorted_into_folders_files_stay_what_they_are(here: Path) -> None:
-    found = export(here, "folders")["folders"]
-    group, originals = groups_of(here), {path.stat().st_ino: path for path in photographs(here)}
-    made = [path for path in found.place.glob("*/*") if path.is_file()]
-    assert len(made) == found.photographs == found.written == len(originals) and not found.missing
-    for path in made:
-        original = originals.get(path.stat().st_ino)
-        if original is not None:  # the disk has links, or else clones
-            assert path.samefile(original)
-        assert path.stat().st_mtime < TAKEN + 100 or path.suffix == ".png"
-        assert path.read_bytes() in {each.read_bytes() for each in originals.values()}
-        assert group[digest(path)] == path.parent.name or path.parent.name not in HOSTILE
-    names = ["白鹭", "שלום", "-2+3", "a_b_", "new_line", "caf_xe9", "caf_", "_CON"]
-    assert {f"{name}.jpg" for name in names} <= {path.name for path in made}
-    groups = {"steam train", "名前", "Ünïcode & co", "-rf ~", "_img src=x onerror=alert(1)_"}
-    assert groups <= {path.parent.name for path in made}
-    assert Counter(path.parent.name for path in made).total() == len(made)
-    assert all(path.resolve().is_relative_to(found.place.resolve()) for path in made)
-
-
 @pytest.mark.parametrize("way", WITH_PHOTOGRAPHS)
 def test_what_is_in_no_group_is_left_out_and_counted(here: Path, way: str) -> None:
     project = Project(here / "found")
@@ -137,7 +115,7 @@ def test_what_is_in_no_group_is_left_out_and_counted(here: Path, way: str) -> No
 
 
 @pytest.mark.fault(49)
-def test_a_published_folder_is_read_whole(here: Path, tmp_path: Path) -> None:
+def test_a_published_folder_is_read_whole(here: Path, tmp_path: Path, monkeypatch) -> None:
     found, group = export(here, "publish")["publish"], groups_of(here)
     listed = load_dataset(str(found.place), cache_dir=str(tmp_path / "cache"))
     assert list(listed) == ["train"] and len(listed["train"]) == found.photographs == len(group)
@@ -147,6 +125,16 @@ def test_a_published_folder_is_read_whole(here: Path, tmp_path: Path) -> None:
         pixels = decode_image(by_content[record["sha256"]].read_bytes()).image
         assert np.array_equal(np.asarray(record["image"]), np.asarray(pixels))
         assert not record["image"].getexif()
+    record = here / "found/.promptccd/project.json"
+    record.write_text(record.read_text().replace('"integer": null', '"integer": [0.0, 4095.0]'))
+    assert [export(here, "publish")["publish"].written for _ in range(2)] == [
+        len(group),
+        0,
+    ]  # by another rule
+    shutil.rmtree(found.place)
+    monkeypatch.setattr("promptccd.images.clean.clean_image", lambda *given: None)
+    reasons = {why for _, why in export(here, "publish")["publish"].missing}
+    assert reasons == {"it could be decoded before and cannot be now"}
 
 
 def test_side_files_say_the_group_and_lie_as_the_photographs_do(here: Path) -> None:
@@ -184,13 +172,38 @@ def test_what_is_missing_is_said_and_the_rest_is_written(here: Path, way: str) -
     gone, other = here / "card A/白鹭.jpg", sorted((here / "card A").glob("3-*"))[0]
     gone.unlink()
     photograph(other, 77)
-    found = export(here, way)[way]
+    found, registry = export(here, way)[way], Project(here / "found")
     count = len(photographs(here)) + 1
     lost = 1 if way == "sidecars" else 2  # whatever a file shows now, its keyword is of what it showed
     assert (found.photographs, len(found.missing)) == (count - lost, lost)
     assert "'白鹭.jpg'" in "\n".join(found.lines()) and f"{count - lost} photographs" in found.lines()[0]
+    rows = project_rows(registry, Photos(here / "found", registry.images))
+    away = [(row.file, row.path, row.note) for row in rows if row.status == "away"]
+    assert away == [("白鹭.jpg", str(gone), "not where it was")] and len(rows) == count
     gone.write_bytes((here / "card A/new\nline.jpg").read_bytes())  # another one under its name
     assert len(export(here, way)[way].missing) == (0 if way == "sidecars" else 2)
+
+
+def test_files_in_folders_stay_what_they_are_and_exports_elsewhere_are_of_one_project(here: Path) -> None:
+    elsewhere, originals = here / "elsewhere", {path.stat().st_ino for path in photographs(here)}
+    (found,) = export_project(here / "found", ["folders"], elsewhere)
+    group, made = groups_of(here), [path for path in found.place.glob("*/*") if path.is_file()]
+    assert len(made) == found.photographs == found.written == len(originals) and not found.missing
+    assert {path.stat().st_ino for path in made} == originals
+    assert all(group[digest(path)] == path.parent.name or path.parent.name not in HOSTILE for path in made)
+    names = ["白鹭", "שלום", "-2+3", "a_b_", "new_line", "caf_xe9", "caf_", "_CON"]
+    assert {f"{name}.jpg" for name in names} <= {path.name for path in made}
+    groups = {"steam train", "名前", "Ünïcode & co", "-rf ~", "_img src=x onerror=alert(1)_"}
+    assert groups <= {path.parent.name for path in made}
+    assert all(path.resolve().is_relative_to(found.place.resolve()) for path in made)
+    other = Path(shutil.copytree(here / "found", here / "other project"))
+    export_project(other, ["folders"])  # in the project, wherever that is
+    with pytest.raises(RunError, match=TEXT["was-exported-from-another-project"]):
+        export_project(other, ["folders"], elsewhere)
+    for place, said in (("card A", "contains no groups"), ("nowhere", "Nothing is at")):
+        with pytest.raises(RunError, match=said) as refused:
+            export_project(here / place, ["folders"])
+        assert TEXT["give-the-out-of-promptccd-discover"] in str(refused.value)
 
 
 @pytest.mark.parametrize("way", WITH_PHOTOGRAPHS)
@@ -230,36 +243,6 @@ def test_tables_join_by_path_and_content(here: Path, found_once: Path, tiny_back
     assert {row["file"] for row in rows} >= {"'-2+3.jpg", "'=cmd()|calc.jpg"}
 
 
-def test_a_table_says_what_is_not_here(here: Path) -> None:
-    gone = here / "card A/白鹭.jpg"
-    gone.unlink()
-    registry = Project(here / "found")
-    rows = project_rows(registry, Photos(here / "found", registry.images))
-    assert [(row.file, row.path) for row in rows if row.status == "away"] == [("白鹭.jpg", str(gone))]
-    assert Counter(row.status for row in rows)["used"] == len(rows) - 1 == len(photographs(here))
-
-
-@pytest.mark.moderate
-def test_the_command_says_what_it_did(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "card A/白鹭.jpg").unlink()
-    elsewhere = here / "elsewhere"
-    assert main(["export", str(here / "found"), "folders", "publish", "--to", str(elsewhere)]) == 0
-    printed = capsys.readouterr().out
-    assert f"{elsewhere}/folders: {len(photographs(here))} photographs; files: " in printed
-    assert TEXT["not-in-it-1-jpg"] in printed
-    assert main(["export", str(here / "found"), "folders", "--to", str(elsewhere), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["kept"] == len(photographs(here))
-    other = here / "other project"
-    shutil.copytree(here / "found", other)
-    assert main(["export", str(other), "folders"]) == 0  # in the project, wherever that is
-    assert main(["export", str(other), "folders", "--to", str(elsewhere)]) == 2
-    assert TEXT["was-exported-from-another-project"] in capsys.readouterr().err
-    assert main(["export", str(here / "card A"), "folders"]) == 2
-    assert TEXT["give-the-out-of-promptccd-discover"] in capsys.readouterr().err
-    with pytest.raises(RunError, match="contains no groups"):
-        export_project(here / "card B", ["folders"])
-
-
 def listed(folder, photos, rows):
     """A format of a plugin: one text file with the names of all groups."""
     names = sorted({row.name for row in rows if row.category is not None})
@@ -279,7 +262,22 @@ def test_a_format_is_one_entry(here, monkeypatch, capsys) -> None:
         assert TEXT["listed-a-text-with-the-names"] in " ".join(capsys.readouterr().out.split())
     assert main(["export", str(here / "found"), "listed"]) == 0
     assert f"{here}/found/listed: " in capsys.readouterr().out
+    assert main(["export", str(here / "found"), "listed", "--to", str(here / "to"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["written"] == 1
     assert "名前" in (here / "found/listed/groups.txt").read_text().splitlines()
+
+
+def test_items_without_files_are_a_table_whose_paths_are_those_of_the_computer_that_grouped(
+    here, monkeypatch
+):
+    for path in ("", "C:\\Users\\me\\a.jpg", "/x/a\\b.jpg", os.path.abspath("a.jpg")):
+        assert joinable_path(path) == path
+    assert joinable_path("a.jpg") == os.path.abspath("a.jpg")
+    monkeypatch.setattr(Photos, "path", lambda photos, key: f"/items/item-{0:032x}/{key}")
+    for way in WITH_PHOTOGRAPHS:
+        with pytest.raises(RunError, match="items without image files"):
+            export(here, way)
+    assert export(here, "table")["table"].photographs == len(photographs(here))
 
 
 @pytest.mark.parametrize(("form", "suffix"), [("JPEG", ".jpg"), ("TIFF", ".tif"), ("PNG", ".png"), ("", "")])

@@ -36,6 +36,9 @@ def test_names_of_all_scripts_stay(name: str) -> None:
         (os.fsdecode(b"caf\xe9.jpg"), "caf_.jpg"),
         ("é" * 200 + ".jpeg", "é" * 125 + ".jpeg"),
         ("x" * 300, "x" * MOST_BYTES),
+        ("x" * 248 + ". .jpeg0", "x" * 248 + ".jpeg0"),
+        ("x" * 240 + ".a" + "é" * 9, "x" * 235 + ".a" + "é" * 9),
+        ("x" * 240 + ".b" + "é" * 10, "x" * 240 + ".b" + "é" * 6),
     ],
 )
 def test_what_a_file_system_refuses_is_replaced_and_nothing_else(name: str, made: str) -> None:

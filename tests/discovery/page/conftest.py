@@ -71,7 +71,8 @@ class Window:
     def __init__(self, page: OpenPage):
         self.page, self.place = page, urlsplit(page.url).netloc
         token = parse_qs(urlsplit(page.url).query)["token"][0]
-        _, headers, _ = self.ask(f"/?token={token}", cookie="")
+        status, headers, _ = self.ask(f"/?token={token}", cookie="")
+        assert (status, headers["location"], len(token)) == (303, "/", 32)
         self.cookie = headers["set-cookie"].partition(";")[0]
 
     def ask(

@@ -22,22 +22,6 @@ def test_the_sources_give_the_bundle(tmp_path: Path) -> None:
     assert built == {each.name: each.read_bytes() for each in BUNDLE.iterdir()}
 
 
-def test_no_word_of_the_page_is_in_its_code() -> None:
-    for path in SOURCES.glob("src/*.tsx"):
-        code = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.DOTALL)
-        shown = re.findall(r"(?<!=)>\s*([A-Za-z][A-Za-z ]{2,})\s*<", code)
-        named = re.findall(r'(?:title|placeholder|aria-label|alt|label)="([^"]+)"', code)
-        assert {*shown, *named} <= {"Esc", "Del", "Ctrl A", "M", "G", "B", "W", "L", "X", "F", "Z"}, path
-
-
-def test_every_text_is_used_and_every_use_has_its_text() -> None:
-    texts = json.loads((SOURCES / "src/texts.en.json").read_text())
-    code = "".join(path.read_text() for path in SOURCES.glob("src/*.ts*") if path.suffix != ".json")
-    words = set(re.findall(r'"(\w+)"', code))
-    others = {name for name in texts if not name.startswith("did.")}
-    assert [name for name in others - words if name.removesuffix("Photos") not in words] == []  # of a place
-
-
 def test_the_lock_names_no_registry_and_versions_are_pinned() -> None:
     assert '"resolved"' not in (SOURCES / "package-lock.json").read_text()
     package = json.loads((SOURCES / "package.json").read_text())

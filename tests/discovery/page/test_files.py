@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -150,7 +151,12 @@ def test_its_folder_is_shown_on_this_machine(guest: Window, journey: Path, shown
     assert show(guest, 0, cookie="")[0] == 401
     assert show(guest, 0, Origin="http://evil.example")[0] == 403
     assert guest.ask("/api/show_in_folder", {"row": 0, "generation": "other"})[0] == 409
+    for kind in ("table", "../../etc"):
+        assert guest.ask("/api/show_in_folder", {"export": kind})[0] == 409
     assert not shown.exists()
+    assert guest.ask("/api/export", {"kind": "table"})[0] == 200
+    _, _, content = guest.ask("/api/show_in_folder", {"export": "table"})
+    assert json.loads(content) == {"path": str(journey / "found/table")}
 
 
 def test_a_machine_without_folders_says_the_path(guest, journey, monkeypatch) -> None:

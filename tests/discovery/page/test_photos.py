@@ -16,7 +16,6 @@ from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import CELL_SIDE, LARGE_SIDE, SIDES, Photos
 from promptccd.discovery.project.record import PROJECT, RECORD
 from promptccd.errors import DataError
-from tests.discovery.conftest import write_pictures
 from tests.discovery.intake.test_archives import packed
 from tests.discovery.stored import relocate
 from tests.messages import TEXT
@@ -110,20 +109,3 @@ def test_photographs_of_an_archive_are_there_as_they_were_kept(tiny_backbone: Pa
         photos.original(photos.keys[0])
     for row in range(3):
         assert max(Image.open(io.BytesIO(photos.picture(row, LARGE_SIDE))).size) == 128  # the file is nowhere
-
-
-@pytest.mark.slow
-def test_images_that_the_model_was_trained_on_are_no_photographs(trained_run: Path, tmp_path: Path) -> None:
-    write_pictures(tmp_path / "album", [0, 1, 2], 8)
-    session = DiscoverySession.open(trained_run / "stage3")
-    discover(session, tmp_path / "album", tmp_path / "found")
-    bench = ProjectView(tmp_path / "found")
-    summary = bench.summary()
-    assert len(session.registry.images) > len(bench.photos.keys) == summary["photos"] == 24
-    assert sum(each["size"] for each in summary["groups"]) == 24 - (bench.columns().group < 0).sum()
-    assert len(summary["groups"]) >= 5  # known categories without a photograph can be moved to
-    first, second = [each["id"] for each in summary["groups"]][:2]
-    summary = bench.corrected(lambda: bench.merge([first, second]))
-    assert summary["undo"]["kind"] == "merge"
-    bench.corrected(bench.undo)
-    assert bench.changed()["moved"] == []

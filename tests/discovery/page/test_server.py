@@ -1,12 +1,9 @@
 """Host names and origins of a page, and the headers of its answers."""
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from promptccd.discovery.page.server import RequestFilter, Site
 from tests.discovery.page.conftest import asked
@@ -105,22 +102,3 @@ def test_headers_are_added_to_every_answer_and_no_other_origin_is_let_in() -> No
     assert "access-control-allow-origin" not in response.headers
     assert (refused.status_code, refused.text, refused.headers["retry-after"]) == (418, "No tea.", "7")
     assert refused.headers.get_list("x-owner") == ["/refused"]
-
-
-def test_the_start_is_passed_on_and_websockets_are_closed() -> None:
-    passed, answers = list[str](), list[Message]()
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        passed.append(scope["type"])
-
-    async def send(message: Message) -> None:
-        answers.append(message)
-
-    async def receive() -> Message:
-        return {}
-
-    for kind in ("lifespan", "websocket"):
-        with ThreadPoolExecutor(1) as pool:  # a browser of another test may have left a loop in this one
-            pool.submit(asyncio.run, filtered(app)({"type": kind}, receive, send)).result()
-    assert passed == ["lifespan"]
-    assert answers == [{"type": "websocket.close", "code": 1008}]

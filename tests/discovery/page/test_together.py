@@ -1,17 +1,20 @@
 """Two windows and the command line correct one project at once, and the server dies again and again."""
 
+import errno
 import http.client
 import itertools
 import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +22,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from promptccd import systems
 from promptccd.cli.main import main
-from promptccd.discovery.page import OpenPage, address_of
+from promptccd.discovery.page import OpenPage, address_of, server
 from promptccd.discovery.page.routes import WAITS_S
 from promptccd.discovery.page.server import _address_file, listen
 from promptccd.discovery.project import ProjectView, edits
@@ -123,6 +127,44 @@ def test_the_next_server_is_where_the_last_one_was_with_the_same_key(project: Pa
         assert urlsplit(elsewhere.url).query == urlsplit(first.url).query
     with served(project, port) as asked:
         assert asked.url == first.url
+
+
+def test_ports_are_tried_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[tuple[Any, ...]]()
+
+    def refuse(number: int, listening: socket.socket, address: tuple[str, int]) -> None:
+        tried.append((listening.family, listening.proto, *address))
+        raise OSError(number, "refused")
+
+    for number in (errno.EADDRINUSE, errno.EACCES):  # Windows reserves some ports
+        monkeypatch.setattr(systems, "bind_alone", partial(refuse, number))
+        with pytest.raises(OSError, match="ports 7860 to 7959 are all in use"):
+            listen("127.0.0.1", None, 5000)
+    ports = (5000, *range(7860, 7960))
+    assert tried == [(socket.AF_INET, socket.IPPROTO_TCP, "127.0.0.1", port) for port in ports] * 2
+    for number, port in ((errno.EADDRINUSE, 80), (errno.EADDRNOTAVAIL, None)):
+        tried.clear()
+        monkeypatch.setattr(systems, "bind_alone", partial(refuse, number))
+        with pytest.raises(OSError, match="refused"):
+            listen("[::1]", port)
+        assert tried == [(socket.AF_INET6, socket.IPPROTO_TCP, "::1", port or 7860)]
+
+
+def test_features_are_read_while_the_page_waits_and_what_runs_ends_with_it(page, window, monkeypatch) -> None:
+    read, revision = list[object](), window.get("state")["revision"].replace(" ", "+")
+    monkeypatch.setattr(server, "_PRELOADS_AFTER_S", 0.0)
+    monkeypatch.setattr(page.project, "rows_by_id", read.append)
+    with ThreadPoolExecutor(2) as pool:
+        waiting, asking = pool.submit(page.wait), pool.submit(window.get, f"state?since={revision}")
+        time.sleep(0.3)
+        assert not waiting.done() and not asking.done() and len(read) == 1
+        page.project.closing = True
+        assert asking.result(WAITS_S / 4)["photos"] == N
+        status, _, content = window.ask("/api/export", {"kind": "folders"})
+        assert (status, b"since the page was closed" in content) == (409, True)
+        page.project.closing = False
+        page.close()
+        waiting.result(5)
 
 
 def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage, project: Path) -> None:

@@ -49,7 +49,7 @@ def folders(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow])
     for place, (_, row) in zip(places, inside, strict=True):
         path = photos.path(row.picture)
         with contextlib.suppress(OSError):
-            linked += bool(place and path) and os.path.samefile(folder.path / place, path)
+            linked += os.path.samefile(folder.path / place, path)
     if linked:
         found.notes.append(
             f"{linked} of them are links to your files and use no space: do not edit a link in place."
@@ -161,10 +161,8 @@ def _picture(photos: Photos, row: AssignmentRow, folder: str) -> Item:
         target.write_bytes(content)
         return suffix
 
-    # The rule that pixels depend on, if it is decided.
-    given = {name: value for name, value in vars(photos.decoding.rendering).items() if value is not None}
     digits = row.sha256[:HASH_DIGITS]
-    made_of = f"pixels{f' {given}' if given else ''} {digits}"
+    made_of = f"{photos.decoding.rendering} {digits}"  # the rule that pixels depend on
     return Item(f"{_SPLIT}/{folder}/{digits}", made_of, make, row.file, is_bare=True)
 
 

@@ -49,11 +49,9 @@ class Names:
         marks = (safe_name(mark, 100) for mark in itertools.chain(marks, map(str, itertools.count(2))))
         ends = (f" ({mark}){suffix}" for mark in marks)
         marked = (safe_name(f"{_cut(stem, MOST_BYTES - len(end.encode()))}{end}") for end in ends)
-        for each in itertools.chain([wanted], marked):
-            if _plain(each) not in self._used:
-                self._used.add(_plain(each))
-                return each
-        raise AssertionError  # there are numbers without end
+        free = next(each for each in itertools.chain([wanted], marked) if _plain(each) not in self._used)
+        self._used.add(_plain(free))
+        return free
 
 
 def folder_names(names: Mapping[int, str]) -> dict[int, str]:

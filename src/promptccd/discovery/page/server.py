@@ -158,9 +158,7 @@ class RequestFilter:
         """Refuse a request or pass it on."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
-        if scope["type"] != "http":
-            return await send({"type": "websocket.close", "code": 1008})  # which nothing here uses
-        request = Request(scope)
+        request = Request(scope)  # which refuses all but HTTP
         added = self.headers(request)
 
         async def send_with_headers(message: Message) -> None:
@@ -191,8 +189,8 @@ class ServingThread:
         shown = "localhost" if host in ("0.0.0.0", "::") else host
         self.url = f"http://{shown}:{listening.getsockname()[1]}/"
         config = uvicorn.Config(
-            app, http="h11", ws="none", lifespan="on", log_level="error", access_log=False, proxy_headers=False,
-            server_header=False, limit_concurrency=MOST_OPEN, timeout_graceful_shutdown=_ENDS_WITHIN_S,
+            app, http="h11", ws="none", lifespan="on", log_level="error", proxy_headers=False, server_header=False,
+            limit_concurrency=MOST_OPEN, timeout_graceful_shutdown=_ENDS_WITHIN_S,
         )  # fmt: skip
         self._server, self._socket = uvicorn.Server(config), listening
         run = partial(self._server.run, sockets=[listening])

@@ -179,7 +179,7 @@ class Space:
         css = (files("promptccd.discovery.page") / "templates/space.css").read_text(encoding="utf-8")
         app = gr.mount_gradio_app(
             outer, self.blocks, path="/", head=SCRIPT, theme=THEME, css=css, footer_links=[], run_history=False,
-            enable_monitoring=False, ssr_mode=False, show_error=False, pwa=False, allowed_paths=[],
+            enable_monitoring=False, ssr_mode=False, show_error=False, pwa=False,
             max_file_size=self.limits.max_total_bytes,  # a zip may be as large as all files
         )  # fmt: skip
 
