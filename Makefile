@@ -89,7 +89,7 @@ faults: $(VENV)/.dev         ## what can go wrong, row by row, with the tests th
 	$(BIN)/python -m tests.faults
 
 golden: $(VENV)/.dev         ## write tests/golden anew, where a change of outputs is meant: read the diff, keep what is meant
-	for each in test_golden test_golden_run test_golden_numbers cli.test_options; do $(BIN)/python -m tests.$$each --write; done
+	for each in test_golden test_golden_run test_golden_numbers cli.test_options discovery.project.test_histories; do $(BIN)/python -m tests.$$each --write; done
 
 mutants: $(VENV)/.dev        ## small mistakes put in one by one, guards taken out: a test must fail; MUTANTS='--count 50 clustering/'
 	$(BIN)/python -m tests.mutants $(MUTANTS)

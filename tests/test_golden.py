@@ -276,33 +276,52 @@ def groups_of(window: Window) -> str:
 SAME = ("--device", "cpu", "--precision", "fp32")
 
 
+class Groups:
+    """Photographs in albums below a folder, what commands do to their groups, and what is kept of it."""
+
+    def __init__(self, here: Path):
+        self.here, self.out, self.texts, self.keys = here, here / "found", Written(), dict[str, str]()
+
+    def album(self, name: str, counts: dict[int, int], first: int) -> Path:
+        """See `album`."""
+        folder = album(self.here / name, counts, first)
+        seen = {each.name: look_at(each.read_bytes(), Decoding(10**6), None)[1] for each in folder.iterdir()}
+        self.keys |= {each: picture.key for each, picture in seen.items() if picture is not None}
+        return folder
+
+    def discover(self, images: Path, *more: object) -> str:
+        return said("discover", "photographs", images, "--out", self.out, *SAME, *more)
+
+    def correct(self, *words: object) -> None:
+        said("categories", self.out, *words)
+
+    def keep(self, name: str, found: Written) -> None:
+        self.texts.update({f"{name}/{each}": text for each, text in found.items()})
+
+    def keep_results(self, name: str) -> None:
+        self.keep(
+            name, {each: (self.out / each).read_text() for each in ("assignments.csv", "discovery.html")}
+        )
+
+    def home(self, name: str) -> int:
+        """The category of a photograph."""
+        return CategoryRegistry.open(self.out / ".promptccd/categories.sqlite").members[self.keys[name]]
+
+
 def write_project(here: Path) -> Written:
     """Three stages of photographs with corrections by command and by window between them, and what is exported."""
-    texts, out = Written(), here / "found"
+    groups = Groups(here)
+    texts, out, key, home = groups.texts, groups.out, groups.keys, groups.home
+    correct, keep = groups.correct, groups.keep
     albums = [
-        album(here / f"album{stage}", counts, 10 * stage)
+        groups.album(f"album{stage}", counts, 10 * stage)
         for stage, counts in enumerate([{0: 5, 1: 5, 2: 5}, {2: 3, 3: 5}, {3: 2, 4: 5, 0: 2}], start=1)
     ]
     (albums[0] / "copy.bmp").write_bytes((albums[0] / "0-10.bmp").read_bytes())
     (albums[0] / "page.bmp").write_text("<html>")
-    files = [each for one in albums for each in one.iterdir()]
-    seen = {each.name: look_at(each.read_bytes(), Decoding(10**6), None)[1] for each in files}
-    key = {name: picture.key for name, picture in seen.items() if picture is not None}
 
-    def discover(stage: int, *more: object) -> str:
-        return said("discover", "photographs", albums[stage - 1], "--out", out, *SAME, *more)
-
-    def correct(*words: object) -> None:
-        said("categories", out, *words)
-
-    def keep(name: str, found: Written) -> None:
-        texts.update({f"{name}/{each}": text for each, text in found.items()})
-
-    def home(name: str) -> int:
-        return CategoryRegistry.open(out / ".promptccd/categories.sqlite").members[key[name]]
-
-    texts["stage1/discover.txt"] = discover(1, "--export", "folders", "publish")
-    keep("stage1", {name: (out / name).read_text() for name in ("assignments.csv", "discovery.html")})
+    texts["stage1/discover.txt"] = groups.discover(albums[0], "--export", "folders", "publish")
+    groups.keep_results("stage1")
     keep("stage1/folders", exported(out / "folders"))
     keep("stage1/publish", exported(out / "publish"))
     red, green, blue = (home(name) for name in ("0-10.bmp", "1-10.bmp", "2-10.bmp"))
@@ -313,7 +332,7 @@ def write_project(here: Path) -> Written:
     correct("split", green, key["1-10.bmp"], key["0-11.bmp"])
     keep("stage1/kept", registry_files(out / ".promptccd"))
 
-    printed = json.loads(discover(2, "--json"))
+    printed = json.loads(groups.discover(albums[1], "--json"))
     texts["stage2/discover.json"] = _json(printed)
     yellow = home("3-20.bmp")
     correct("move", yellow, key["2-11.bmp"])  # of the stage before
@@ -322,14 +341,14 @@ def write_project(here: Path) -> Written:
     keep("stage2", {"discovery.html": (out / "discovery.html").read_text()})
     keep("stage2/kept", registry_files(out / ".promptccd"))
 
-    discover(3)
+    groups.discover(albums[2])
     with served_alone(out) as (_, window):
         corrected(window, "gather", "2-12.bmp", "2-20.bmp", "3-30.bmp", name="chosen ones")
         corrected(window, "answer", "0-10.bmp", "4-30.bmp", same=False)
         corrected(window, "answer", "4-31.bmp", "0-30.bmp", same=True)
         corrected(window, "confirm", "4-32.bmp")
-        groups = {row["file"]: row["category"] for row in csv.DictReader(io.StringIO(groups_of(window)))}
-        corrected(window, "dissolve", category=int(groups["1-10.bmp"]))
+        homes = {row["file"]: row["category"] for row in csv.DictReader(io.StringIO(groups_of(window)))}
+        corrected(window, "dissolve", category=int(homes["1-10.bmp"]))
         texts["window/groups.csv"] = groups_of(window)
         for kind in ("sidecars", "publish"):
             assert window.ask("/api/export", {"kind": kind})[0] == 200
@@ -343,8 +362,59 @@ def write_project(here: Path) -> Written:
     keep("stage3/kept", {"project.json": (out / ".promptccd/project.json").read_text()})
     texts["stage3/list.txt"] = said("categories", out, "list")
     texts["stage3/list.json"] = said("categories", out, "list", "--json")
-    discover(3)
-    keep("stage3", {name: (out / name).read_text() for name in ("assignments.csv", "discovery.html")})
+    texts["stage3/discover.txt"] = groups.discover(albums[2])
+    groups.keep_results("stage3")
+    texts["stage3/discover1.txt"] = groups.discover(albums[0])
+    return texts
+
+
+VIEWS = ("about", "changed", "check", "questions", "right", "alike?rows=0,5", "halves/0", "why/0", "why/15")
+
+
+def brighter(path: Path) -> None:
+    """A near-duplicate of a photograph, next to it."""
+    with Image.open(path) as image:
+        image.point(lambda value: min(255, value + 4)).save(path.with_stem(f"{path.stem} brighter"))
+
+
+def write_ignored(here: Path) -> Written:
+    """What a person ignores, near-duplicates, missing files, and photographs that are grouped again."""
+    groups = Groups(here)
+    texts, out, home, correct, key = groups.texts, groups.out, groups.home, groups.correct, groups.keys
+    first = groups.album("first", {0: 5, 1: 5, 2: 5}, 10)
+    brighter(first / "1-10.bmp")
+    (first / "copy.bmp").write_bytes((first / "0-10.bmp").read_bytes())
+    texts["first.json"] = groups.discover(first, "--num_categories", 3, "--json")
+    correct("aside", home("0-10.bmp"))
+    correct("aside", key["2-10.bmp"])
+    texts["again.txt"] = groups.discover(first, "--num_categories", 2)
+    groups.keep_results("again")
+
+    more = groups.album("more", {0: 3, 1: 2, 3: 4}, 20)
+    texts["more.txt"] = groups.discover(more, "--export", "folders")
+    groups.keep_results("more")
+    groups.keep("more/folders", exported(out / "folders"))
+    with served_alone(out) as (_, window):
+        texts["views.json"] = _json({name: window.get(name) for name in VIEWS})
+    correct("regroup", 4)
+    correct("undo")
+    correct("redo")
+    correct("back", home("0-10.bmp"))
+    correct("gather", key["3-20.bmp"], key["1-12.bmp"])
+    correct("answer", key["3-21.bmp"], key["3-22.bmp"], "same")
+    correct("answer", key["2-12.bmp"], key["0-20.bmp"], "different")
+    correct("confirm", key["2-13.bmp"])
+    (more / "1-20.bmp").unlink()
+    texts["missing.txt"] = said("categories", out, "list")
+    correct("forget")
+    (out / ".promptccd/before.sqlite").unlink()
+    texts["last.txt"] = groups.discover(more)
+    groups.keep("last", registry_files(out / ".promptccd"))
+
+    brighter(first / "2-11.bmp")
+    correct("move", home("1-11.bmp"), key["2-11.bmp"])
+    texts["later.txt"] = groups.discover(first)
+    groups.keep_results("later")
     return texts
 
 
@@ -447,7 +517,11 @@ def write_uses(here: Path, run: Path, counted: Path) -> Written:
     return texts
 
 
-WRITERS: dict[str, Callable[[Path], Written]] = {"project": write_project, "runs": write_reports}
+WRITERS: dict[str, Callable[[Path], Written]] = {
+    "project": write_project,
+    "ignored": write_ignored,
+    "runs": write_reports,
+}
 
 
 @pytest.mark.parametrize(

@@ -198,15 +198,43 @@ def _opened(points: Points) -> Any:
     return Stream(late, earlier, stages, points.prototypes, 4, SEED).opened(0.5)
 
 
+SAID: dict[str, Any] = {  # what people said of the free images, of which the last are near-duplicates of others
+    "constraints": clustering.GroupingConstraints(
+        must_link=(("000", "001"),), cannot_link=(("002", "008"), ("003", "055")), pinned={"004": 1, "005": 9},
+        forbidden={"006": {0}, "013": {1, 2}, "056": {2}},
+    ),
+    "first_of": [*range(54), *range(48, 54)],
+}  # fmt: skip
+
+
+def _said(points: Points) -> Any:
+    known = points.grouped(points.known, **SAID), points.grouped(points.known, num_categories=8, **SAID)
+    return *known, points.grouped(points.measured, **SAID)
+
+
+def _dense(points: Points) -> Any:
+    sizes = torch.tensor([25, 20, 15, 6, 6, 3, 3, 3])
+    centres = torch.randn(len(sizes), WIDTH, generator=torch_generator("dense"))
+    noise = torch.randn(int(sizes.sum()), WIDTH, generator=torch_generator("in dense"))
+    images = centres.repeat_interleave(sizes, 0) + 0.15 * noise
+    return group_images(
+        images, [f"{row:03d}" for row in range(len(images))], KnownCategories.none(WIDTH), next_id=0
+    )
+
+
 def _in_stream(points: Points) -> Any:
     labels = points.labels.repeat(4)
     earlier = EarlierImages(points.labelled.repeat(4, 1), labels, torch.zeros_like(labels), 1)
-    return points.grouped(replace(points.measured, earlier=earlier))
+    known = replace(points.known, earlier=earlier).measured(SEED)
+    return known.spread, points.grouped(known), points.grouped(known, **SAID)
 
 
 def _asked(points: Points) -> Any:
     found, _ = points.grouped(points.known, num_categories=6)
-    return pair_questions(found), suggest_split(points.free, seed=SEED)
+    without = found.select(
+        (found.category_ids != 1).nonzero()[:, 0]
+    )  # no image of a group that others are close to
+    return pair_questions(found), pair_questions(without), suggest_split(points.free, seed=SEED)
 
 
 def _printed(points: Points) -> Any:
@@ -252,6 +280,8 @@ WAYS: dict[str, Callable[[Points], Any]] = {
     "groups": lambda points: points.grouped(points.known),
     "groups in an open set": lambda points: points.grouped(points.measured),
     "groups in a stream": _in_stream,
+    "groups as people said": _said,
+    "groups that lie densely": _dense,
     "questions": _asked,
     "printed": _printed,
     "scores": _scored,

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,7 +14,6 @@ from safetensors.torch import load_file
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
 from promptccd.discovery.project import edits, has_registry
-from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.record import PROJECT
 from promptccd.disk import REPLACED, problems_of
 from promptccd.errors import PromptCCDError, RegistryError, RunError
@@ -205,36 +203,6 @@ def test_in_a_run_images_of_a_dissolved_category_are_unassigned_and_it_is_said(s
     said = f"Category {category} is gone, and later groupings will not bring it back; undo does. Its images went: "
     assert f"{said}{size} to no category." in caplog.text
     assert len(registry_in(stage).unassigned) == size
-
-
-def test_an_image_of_an_earlier_stage_goes_where_its_own_features_are_nearest(found, session, albums):
-    category = max(new_of(found), key=lambda each: registry_in(found).category(each).size)
-    discover(session, albums[2], found, num_categories=7)
-    registry = registry_in(found)
-    earlier = [key for key in registry.members_of(category) if registry.images[key] == 1]
-    features = dict(zip(*features_of(found, earlier).of(earlier), strict=True))
-    ids, _, matrix = registry.active_prototypes()
-    matrix[ids.index(category)] = np.inf
-    Project(found).dissolve(category)
-    for key in earlier:
-        distances = np.square(features[key].astype(np.float64) - matrix.astype(np.float64)).sum(1)
-        assert registry_in(found).members[key] == ids[int(distances.argmin())]
-
-
-def test_an_image_of_no_category_counts_where_it_is_moved_to(found):
-    first, second, *_ = new_of(found)
-    key = registry_in(found).members_of(first)[0]
-    Project(found).move([key], None)
-    before = registry_in(found).active_prototypes()
-    Project(found).move([key], second)
-    registry = registry_in(found)
-    members = registry.members_of(second)
-    assert key in members
-    after = registry.active_prototypes()
-    moved = after.matrix[after.ids.index(second)]
-    assert not np.allclose(moved, before.matrix[before.ids.index(second)], atol=1e-5)
-    expected = features_of(found, members).matrix.double().mean(0)
-    np.testing.assert_allclose(moved, expected, atol=1e-6)
 
 
 def test_lost_features_are_said_where_nothing_can_be_done_without(found, session, albums):

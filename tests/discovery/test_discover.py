@@ -15,7 +15,6 @@ from PIL import Image
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from promptccd.cli.main import main
 from promptccd.discovery import discover
 from promptccd.discovery.checkpoint import found_with, save_progress
 from promptccd.discovery.embedding import load_embedder
@@ -120,15 +119,6 @@ def test_a_damaged_registry_is_refused_and_left_alone(stage0, albums, found, cap
 
 
 @pytest.mark.moderate
-def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, found, caplog):
-    before = (found / "assignments.csv").read_bytes()
-    (found / PROJECT / "before.sqlite").unlink()
-    assert run(stage0, albums[0], found) == 0
-    assert TEXT["changes-since-the-last-stage-are"] in caplog.text
-    assert (found / "assignments.csv").read_bytes() == before
-
-
-@pytest.mark.moderate
 @pytest.mark.fault(8)
 def test_one_process_at_a_time(session, albums, out):
     writing = pytest.raises(RunError, match=rf"process {os.getpid()}\) is writing")
@@ -168,33 +158,6 @@ def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, found, capsys, num
     assert written(found) == before
     assert run(stage0, albums[1], found) == 0
     assert registry_in(found).stage == 2
-
-
-@pytest.mark.slow
-def test_the_number_of_categories_is_that_of_the_images_as_they_stand(stage0, albums, out, capsys):
-
-    def number(album: int, *options: str) -> str:
-        capsys.readouterr()
-        assert run(stage0, albums[album], out, *options) == 0
-        return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("categories"))
-
-    assert number(0, "--num_categories", "6") == "categories: 6"
-    assert main(["categories", str(out), "merge", "2", "3"]) == 0
-    assert number(0) == "categories: 5"
-    estimated = number(1)
-    assert estimated.startswith("categories, estimated: ")
-    assert number(1) == estimated
-    assert number(0).startswith("categories: "), "the estimate is of other images"
-
-
-@pytest.mark.moderate
-def test_as_few_categories_as_stay_are_taken_and_no_fewer(stage0, albums, out, capsys):
-    known = 2
-    for count in (known + 3, known + 1, known):  # the same images again: what they opened may go
-        assert run(stage0, albums[0], out, "--num_categories", count) == 0
-        assert f"categories: {count}" in capsys.readouterr().out
-    assert run(stage0, albums[0], out, "--num_categories", known - 1) == 2
-    assert f"Expected {known} <= num_categories" in capsys.readouterr().err
 
 
 def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, out):

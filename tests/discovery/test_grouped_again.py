@@ -5,7 +5,6 @@ Photographs that are grouped already are grouped again into fewer or more groups
 
 import hashlib
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,10 @@ from promptccd.discovery import (
     discover,
     stage_grouping,
 )
-from promptccd.discovery.options import PAGE
 from promptccd.discovery.project import CategoryRegistry, GoneError, StageGroups, edits
 from promptccd.discovery.project.record import PROJECT, RECORD
-from promptccd.errors import DataError, RegistryError
-from tests.discovery.conftest import run, write_pictures
+from promptccd.errors import RegistryError
+from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.stored import by_file
 
@@ -84,7 +82,7 @@ def group_again(session: DiscoverySession) -> CountEstimate:
     grouping = stage_grouping.StageGrouping(session.registry, SPACE, session.seen, fixed)
     images = grouping.newest()
     assert images is not None
-    return grouping.group(images, aside_draws=False)[1]
+    return grouping.group(images)[1]
 
 
 def test_what_junk_hid_is_found_once_it_is_set_aside(hidden: DiscoverySession) -> None:
@@ -124,62 +122,6 @@ def group_of(found: Path, kind: int) -> int:
 
 
 @pytest.mark.moderate
-def test_the_same_photographs_again_stay_set_aside(again, found: Path, album: Path) -> None:
-    junk = group_of(found, 0)
-    members = registry_in(found).members_of(junk)
-    (album / "copy.png").write_bytes((album / "0-000.png").read_bytes())
-    Project(found).set_aside(junk)
-    result = again()
-    rows = {row.file: row for row in result.rows}
-    aside = [row for row in result.rows if row.status == "aside"]
-    assert {row.picture for row in aside} == set(members)
-    values = {(row.category, row.name, row.known, row.confidence, row.distance) for row in aside}
-    assert values == {(None, "", "", None, None)}
-    assert rows["copy.png"].note == f"same picture as 0-000.png; set aside: discovered {junk}"
-    assert result.counts == {
-        "known": 0, "earlier": 0, "new": 25 - len(aside), "aside": len(aside), "unassigned": 0, "skipped": 0
-    }  # fmt: skip
-    assert result.estimate.count == len({row.category for row in result.rows} - {None})
-    assert junk not in result.change.new
-    page = (found / PAGE).read_text(encoding="utf-8")
-    assert "Set aside</strong>" in page
-
-
-@pytest.mark.moderate
-def test_what_is_like_it_in_the_next_stream_comes_to_it_and_is_marked(
-    tiny_backbone: Path, found: Path, tmp_path: Path, capsys, caplog
-) -> None:
-    junk = group_of(found, 0)
-    Project(found).set_aside(junk)
-    more = write_pictures(tmp_path / "more", [0, 1], 6, seed=31)
-    with caplog.at_level(logging.INFO):
-        assert run(tiny_backbone, more, found, "--export", "folders") == 0
-    rows = by_file(found)
-    like = [name for name, row in rows.items() if row["status"] == "aside"]
-    assert sum(name.startswith("0-") for name in like) >= 5
-    assert {rows[name]["note"] for name in like} == {f"like ignored images: discovered {junk}"}
-    assert f"ignored, or like ignored images: {len(like)}\n" in capsys.readouterr().out
-    registry = registry_in(found)
-    assert f"Set aside, and left out: {registry.category(junk).size}." in caplog.text
-    assert "In no group" not in caplog.text
-    assert f"Set aside</strong></dt><dd><bdi>{len(like)} images" in (found / PAGE).read_text(encoding="utf-8")
-    assert registry.stage == 1
-    assert not registry.put_aside & {rows[name]["picture"] for name in like}
-
-
-@pytest.mark.moderate
-def test_a_given_number_counts_nothing_set_aside(tiny_backbone: Path, found: Path, album: Path) -> None:
-    session = DiscoverySession.open(tiny_backbone)
-    Project(found).set_aside(group_of(found, 0))
-    result = discover(session, album, found, num_categories=3)
-    assert result.estimate == CountEstimate.known(3)
-    assert session.num_categories == 3 == len(session.registry.active)
-    for count in (500, 0):
-        with pytest.raises(DataError, match=f"got {count}"):
-            session.group(count)
-
-
-@pytest.mark.moderate
 def test_all_may_be_set_aside(again, found: Path, album: Path) -> None:
     def without_groups(images: Path = album) -> DiscoveryResult:
         project = Project(found)
@@ -195,47 +137,12 @@ def test_all_may_be_set_aside(again, found: Path, album: Path) -> None:
     assert last.estimate == CountEstimate.known(1)
 
 
-@pytest.mark.moderate
-def test_single_photographs_set_aside_draw_no_other(again, found: Path) -> None:
-    project, rows = Project(found), by_file(found)
-    home = group_of(found, 1)
-    before = project.prototypes[project.category(home).prototype_row].copy()
-    names = [name for name in rows if name.startswith("1-")][:2]
-    project.set_images_aside([rows[name]["picture"] for name in names])
-    project.set_images_aside([rows[name]["picture"] for name in rows if name.startswith("2-")][:1])
-    (place,) = project.aside
-    assert (place.name, place.size) == ("set aside", 3)
-    assert (project.prototypes[project.category(home).prototype_row] != before).any()
-    mean = project.features().mean([rows[names[0]]["picture"]])
-    np.testing.assert_allclose(project.prototypes[place.prototype_row], mean, atol=1e-6)
-    project.move([rows[names[0]]["picture"]], home)
-    assert project.category(place.id).prototype_row == place.prototype_row
-    result = again()
-    assert sum(row.status == "aside" for row in result.rows) == 2
-    assert len(registry_in(found).log) == 4
-    project.restore(place.id)
-    assert project.active[-1].id == place.id
-
-
 # Fewer or more groups
 
 
 def groups(found: Path) -> dict[str, list[str]]:
     registry = registry_in(found)
     return {each.name: sorted(registry.members_of(each.id)) for each in registry.active}
-
-
-@pytest.mark.moderate
-def test_as_many_groups_as_asked_for_and_undo_takes_it_back(found: Path) -> None:
-    project, before = Project(found), registry_in(found).state_hash()
-    for count in (2, 5, 1):
-        change = project.regroup(count)
-        assert len(groups(found)) == count
-        assert len([each for each in change.cluster_ids if each is not None]) == count
-    assert sum(map(len, groups(found).values())) == 24
-    for _ in range(3):
-        project.undo()
-    assert project.state_hash() == before == registry_in(found).state_hash()
 
 
 def test_what_a_person_said_stays(found: Path) -> None:
@@ -270,16 +177,6 @@ def test_what_another_window_corrects_is_not_lost(found: Path, monkeypatch: pyte
     assert len(groups(found)) == 3
     project.regroup(2)
     assert len(groups(found)) == 2
-
-
-@pytest.mark.moderate
-def test_the_next_discovery_keeps_them(again, found: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["categories", str(found), "regroup", "2"]) == 0
-    assert "discovered" in capsys.readouterr().out
-    before = groups(found)
-    assert len(before) == 2
-    again()
-    assert groups(found) == before
 
 
 @pytest.mark.parametrize(

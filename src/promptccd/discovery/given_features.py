@@ -205,10 +205,10 @@ class ItemsSource(ImageSource):
 
 def tile(identity: str, text: str = "") -> bytes:
     """A PNG that shows an id and a text; no two ids have equal pixels."""
-    image = Image.new("L", (TILE_SIDE, TILE_SIDE), 255)
+    image = Image.new("L", (TILE_SIDE, TILE_SIDE), "white")
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(18)
     lines = [*textwrap.wrap(display_name(text), _LINE)[:_LINES], "", display_name(identity)[-_LINE:]]
-    draw.text((8, 6), "\n".join(lines if text else lines[1:]), fill=20, font=font)
+    draw.text((8, 6), "\n".join(lines if text else lines[1:]), fill="black", font=font)
     digest = np.frombuffer(hashlib.sha256(identity.encode(errors="replace")).digest(), np.uint8)
     bits = Image.fromarray(np.unpackbits(digest)[None].repeat(2, 0) * np.uint8(24) + np.uint8(231))
     image.paste(bits, (0, TILE_SIDE - 2))

@@ -143,10 +143,10 @@ class StageGrouping:
         return len(here.intersection(each.id for each in self.registry.active).union(self.fixed))
 
     def group(
-        self, images: NewImages, num_categories: int | None = None, *, aside_draws: bool = True
+        self, images: NewImages, num_categories: int | None = None
     ) -> tuple[StageChange, CountEstimate]:
         """`find` groups and add them to the registry; returns what changed, and the number of categories."""
-        groups, estimate, num_found = self.find(images, num_categories, aside_draws=aside_draws)
+        groups, estimate, num_found = self.find(images, num_categories)
         aside = {each.id for each in self.registry.aside}
         change = self.registry.observe(images.stage, groups)
         # A group like a category that people merged, rejected or ignored adds no category.

@@ -121,14 +121,6 @@ def test_an_image_without_a_category_is_refused_though_others_can_be_kept_apart(
         groups_of(points, known, num_categories=2, next_id=10, constraints=nowhere)
 
 
-def test_near_duplicates_stay_together_beside_known_categories_while_the_rest_is_enough():
-    known = KnownCategories((4, 9), torch.eye(6)[:2])
-    points = torch.eye(6)[[2, 3, 2, 3]]  # each is like another image
-    found, _ = groups_of(points, known, num_categories=4, next_id=10, first_of=[0, 0, 2, 3])
-    first, copy, *_ = found.category_ids.tolist()
-    assert first == copy
-
-
 def test_a_pin_to_a_new_id_opens_that_category(ten):
     points, groups, known = ten
     chosen = [keys_of(points)[row] for row in (groups == 7).nonzero()[:2, 0].tolist()]
@@ -245,12 +237,3 @@ def test_small_categories_beside_large_ones_are_found(seed):
 def test_the_rest_is_left_to_k_means(sizes, between, are_found):
     points, truth = crowd(sizes, 1, between)
     assert dense_places(points, truth if are_found else torch.zeros_like(truth)) is None
-
-
-@pytest.mark.moderate
-def test_grouping_takes_the_view_that_stands_apart():
-    points, truth = crowd(LONG_TAIL, 0)
-    found, estimate = groups_of(points)
-    assert estimate.low <= len(LONG_TAIL) <= estimate.high
-    assert purity(found.category_ids, truth) > 0.9
-    assert len(found.category_ids.unique()) == estimate.count

@@ -11,7 +11,7 @@ from promptccd.clustering.spread import measure_spread
 from promptccd.discovery.grouping import KnownCategories
 from promptccd.errors import DataError
 from promptccd.models.assignment import assign
-from tests.discovery.grouping.conftest import groups_of, homes, keys_of, satisfied
+from tests.discovery.grouping.conftest import groups_of, homes, keys_of
 from tests.messages import TEXT
 from tests.spread_world import World
 
@@ -90,21 +90,6 @@ def test_the_largest_new_group_comes_first_and_a_few_strangers_are_no_group() ->
     assert found.category_ids[lone].max() < 8
     assert found.novel[lone].all()
     assert found.confidences[lone].max() < 0.5
-
-
-def test_what_people_said_holds() -> None:
-    features, truth = WORLD.draw(range(12), 20, seed=6)
-    keys = keys_of(features)
-    one, two = ([keys[(truth == each).nonzero()[place]] for each in range(12)] for place in (0, 1))
-    constraints = GroupingConstraints(
-        must_link=((one[0], one[9]),),
-        cannot_link=((one[1], two[1]), (one[10], two[10])),
-        pinned={one[2]: 5, one[3]: 9, one[11]: 30},  # a pin opens a group, however alone it is there
-        forbidden={one[4]: frozenset({4})},
-    )
-    found, _ = groups_of(features, KNOWN, next_id=10, constraints=constraints)
-    assert satisfied(constraints, homes(found))
-    assert (found.category_ids == truth)[truth < 8].double().mean() > 0.94
 
 
 def test_an_image_forbidden_everywhere_opens_a_group() -> None:

@@ -1,8 +1,6 @@
 """What is one moment counts once and stays together: copies, bursts and pans of pictures with detail."""
 
-import csv
 import io
-import json
 
 import numpy as np
 import pytest
@@ -11,14 +9,11 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 from torch.nn.functional import normalize
 
 from benchmarks import bench_moments
-from promptccd.cli.main import main
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery.discover import discover
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
 from promptccd.discovery.near_duplicates import find
 from promptccd.discovery.near_duplicates.find import find_near_duplicates
-from promptccd.discovery.project import edits
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
@@ -232,49 +227,3 @@ def test_a_moment_stays_together_unless_people_said_otherwise():
 
 
 # What a person sees
-
-
-@pytest.fixture
-def album(tmp_path):
-    folder = tmp_path / "album"
-    folder.mkdir()
-    for number in range(6):
-        for place, frame in enumerate(bench_moments.burst(3)(photograph(number), SPAWN(number))):
-            frame.save(folder / f"{number}-{place}.png")
-    return folder
-
-
-@pytest.mark.moderate
-def test_moments_are_told_in_the_summary_the_table_and_the_page(stage0, album, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert main(["discover", str(stage0), str(album), "--out", str(out)]) == 0
-    assert "18 files: 18 images (6 without near-duplicates), 0 copies, 0 skipped" in capsys.readouterr().out
-    with (out / "assignments.csv").open(newline="") as table:
-        rows = list(csv.DictReader(table))
-    for row in rows:
-        first = f"{row['file'][0]}-0.png"
-        expected = "" if row["file"] == first else f"nearly the same picture as {first}"
-        assert expected in row["note"]
-        assert ("nearly" in row["note"]) == bool(expected)
-    assert len({(row["file"][0], row["category"]) for row in rows}) == 6, "a moment was split_revision"
-    page = (out / "discovery.html").read_text()
-    assert "18 images (6 without near-duplicates)" in page
-    assert page.count("<td>0-0.png") == 2
-    assert main(["discover", str(stage0), str(album), "--out", str(out), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["distinct"] == 6
-
-
-@pytest.mark.moderate
-def test_a_copy_that_comes_later_goes_where_its_picture_is(session, album, tmp_path):
-    before = discover(session, album, tmp_path / "out")
-    assert before.distinct == 6
-    moved = session.current.keys[3]
-    other = next(each.id for each in session.registry.active if each.id != session.registry.members[moved])
-    edits.move(session.registry, session.current.keys[3:6], other)
-    for number in range(6):
-        bench_moments.resaved(photograph(number), 60).save(album / f"later {number}.jpg")
-    session.read(album)
-    session.group()
-    members = session.registry.members
-    of = {file.name: members[file.key] for file in session.current.intake.used}
-    assert all(of[f"later {number}.jpg"] == of[f"{number}-0.png"] for number in range(6))

@@ -79,8 +79,10 @@ class Units:
 
     @cached_property
     def digests(self) -> np.ndarray:
-        """`key_digests` of the first images ``(M,)``."""
-        return key_digests(self.keys, self.representatives)
+        """64 bits ``(M,)`` of the hash of the key of each first image: pseudo-random, whatever the order of keys."""
+        keys = (self.keys[row] for row in self.representatives)
+        hashes = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in keys)
+        return np.fromiter((int.from_bytes(each, "little") for each in hashes), np.uint64)
 
     def blocks(self, num_groups: int) -> Iterator[slice]:
         """All units, in blocks whose distances to so many groups fit into one table."""
@@ -206,17 +208,9 @@ def make_units(
 
 def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Numbers ``(N,)`` of equal values in order of appearance, and the first row ``(M,)`` of each number."""
-    if (values[1:] > values[:-1]).all():  # without near-duplicates, there is nothing to sort
-        return np.arange(len(values)), np.arange(len(values))
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = first.argsort()
     return order.argsort()[inverse], first[order]
-
-
-def key_digests(keys: Sequence[str], rows: Iterable[int]) -> np.ndarray:
-    """64 bits ``(M,)`` of the hash of each of these keys: pseudo-random, and independent of the order of keys."""
-    hashes = (hashlib.blake2b(keys[row].encode(), digest_size=8).digest() for row in rows)
-    return np.fromiter((int.from_bytes(each, "little") for each in hashes), np.uint64)
 
 
 def _with_duplicates(

@@ -79,7 +79,7 @@ class Photos:
         if item := item_name(path):
             return display_name(item)
         root = self._root_of(path)
-        name = path[len(root) :].replace(os.sep, "/").lstrip("/") if root else path_parts(path)[-1]
+        name = _below(root, path) if root else path_parts(path)[-1]
         return display_name(name) or key[:12]
 
     def _root_of(self, path: str) -> str:
@@ -138,7 +138,7 @@ class Photos:
             root = self._root_of(path)
             with contextlib.suppress(SkippedFileError):
                 if root and os.path.isfile(inside(path, self._roots)):
-                    found.append((root, Path(os.path.relpath(path, root)).as_posix()))
+                    found.append((root, _below(root, path)))
         return found
 
     def copies_of(self, key: str) -> int:
@@ -265,6 +265,10 @@ class Columns:
             cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
             self._shown[identity] = {"size": len(rows), "unsure": int(unsure.sum()), "cover": cover.tolist()}
         return self._shown[identity]
+
+
+def _below(root: str, path: str) -> str:
+    return path[len(root) :].replace(os.sep, "/").lstrip("/")
 
 
 def _plain(text: str) -> str:
