@@ -188,7 +188,8 @@ def _calibrated(points: Points) -> Any:
 def _of_scikit_learn(points: Points) -> Any:
     kmeans = clustering.SemiSupervisedKMeans(KNOWN + 2, random_state=SEED).fit(points.every, points.fixed)
     counter = clustering.CategoryCounter(prior="matched", random_state=SEED).fit(points.every, points.fixed)
-    return kmeans.labels_, kmeans.inertia_, kmeans.score(points.free), counter.estimate_
+    unlabelled = clustering.CategoryCounter(random_state=SEED).fit(points.free)
+    return kmeans.labels_, kmeans.inertia_, kmeans.score(points.free), counter.estimate_, unlabelled.estimate_
 
 
 def _opened(points: Points) -> Any:

@@ -76,6 +76,8 @@ def test_of_scales_that_find_all_again_the_nearest_to_one_is_taken() -> None:
     assert set(asked) == {1.0, 0.7}
     alike = calibrate(torch.randn(48, 4), labels, 0, lambda trial, scale: trial.known + trial.held_out + 1)
     assert (alike.scale, len(alike.rates)) == (1.0, 6)
+    none_left_out = calibrate(torch.randn(16, 4), torch.arange(2).repeat(8), 0, found)
+    assert none_left_out.rates == ()
 
 
 @pytest.mark.parametrize(

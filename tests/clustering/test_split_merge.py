@@ -253,6 +253,9 @@ def test_two_settled_categories_are_not_merged_however_alike_they_are():
     marginals = log_marginal_likelihood(points, labels, 2, NormalInverseWishart())
     assert log_hastings_merge(points, labels, torch.tensor([[0, 1]]), marginals, NormalInverseWishart()) > 3
     anchors = labels.where(torch.arange(24) < 12, -1)
+    most = torch.arange(24) < 8  # of what is known of both categories
+    assert module.together(most, anchors)[:12].all()
+    assert torch.equal(module.together(most, anchors)[12:], most[12:])
     assert module.has_fixed(labels, anchors).tolist() == [True, True]
     assert module.has_fixed(labels, anchors.where(labels == 1, -1)).tolist() == [False, True]
     for seed in range(5):

@@ -110,7 +110,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         means, products, squares = _scatter(points, rows, len(classes))
         shrinkage = shrinkage_of(products.cpu(), squares.cpu())
         least = _least_variance(points)
-        whitener = _whitener(products, len(points), len(classes), shrinkage, least)
+        whitener = _whitener(products, len(points), shrinkage, least)
         residuals = (points - means[rows]) @ whitener
         # A mean is nearer to its own images than to new ones: the variance is of images outside of the mean.
         apart = (sizes.double() / (sizes - 1).clamp(min=1))[rows]
@@ -250,9 +250,9 @@ def _least_variance(points: Tensor) -> Tensor:
     return torch.where(overall > 0, LEAST_VARIANCE * overall, 1.0)
 
 
-def _whitener(products: Tensor, num: int, categories: int, shrinkage: float, least: Tensor) -> Tensor:
+def _whitener(products: Tensor, num: int, shrinkage: float, least: Tensor) -> Tensor:
     """The shrunk covariance to the power of minus half `POWER`, ``(D, D)``; no variance is below `least`."""
-    values, vectors = torch.linalg.eigh(products / max(1, num - categories))
+    values, vectors = torch.linalg.eigh(products / num)
     values = (1 - shrinkage) * values.clamp(min=0) + shrinkage * values.mean()
     return (vectors * values.clamp(min=least).pow(-POWER / 2)) @ vectors.T
 
@@ -272,7 +272,7 @@ def _taught_factors(points: Tensor, rows: Tensor, shrinkage: float, seed: int) -
         for inside in (folds != fold for fold in range(FOLDS)):
             teachers, own = rows[inside].unique(return_inverse=True)
             products = _scatter(points[inside], own, len(teachers))[1]
-            whitened = points @ _whitener(products, len(own), len(teachers), shrinkage, least)
+            whitened = points @ _whitener(products, len(own), shrinkage, least)
             for rest in (of_image != part for part in range(FOLDS)):
                 present = rows[rest].bincount(minlength=num) > 0
                 tested = ~inside & ~rest & present[rows]
