@@ -20,7 +20,7 @@ from promptccd.cli.recipe_options import recipe_from
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.reports.report import STREAM_COLUMNS
 from promptccd.training.recipe import known_fields
-from tests.conftest import coloured_images
+from tests.conftest import coloured_images, save_by_kind
 from tests.messages import TEXT
 
 Values = dict[str, dict]
@@ -168,11 +168,8 @@ def test_command_line_beats_file_beats_default(recipe: Path) -> None:
 
 def spoilt_recipe(values: Values, folder: Path, spoilt: Callable[[int, bytes], bytes]) -> Path:
     """A recipe of 150 pictures in folders, whose files a function of their number changes."""
-    for row, record in enumerate(coloured_images(5, 30)):
-        picture = folder / "pictures" / f"category {record['label']}" / f"{row:03d}.png"
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        record["image"].save(picture)
-        picture.write_bytes(spoilt(row, picture.read_bytes()))
+    for picture in save_by_kind(coloured_images(5, 30), folder / "pictures").rglob("*.png"):
+        picture.write_bytes(spoilt(int(picture.stem), picture.read_bytes()))
     values["data"]["dataset"] = str(folder / "pictures")
     (folder / "recipe.yaml").write_text(json.dumps(values))
     return folder / "recipe.yaml"

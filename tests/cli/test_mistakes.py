@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from promptccd.cli.main import COMMANDS, main, parse
-from tests.conftest import quick_recipe
-from tests.discovery.conftest import write_pictures
+from tests.conftest import coloured_images, quick_recipe, save_by_kind
 
 SIZES = ["--image_size", "24", "--resize_size", "32"]
 SIZES += ["--projection_hidden_size", "16", "--projection_output_size", "16"]
@@ -24,14 +23,11 @@ SIZES += ["--projection_hidden_size", "16", "--projection_output_size", "16"]
 def desk(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, image_folder: Path) -> Path:
     """Where a person works: `my_photos`, trained on and grouped, recipes, and folders without images."""
     desk = tmp_path_factory.mktemp("desk")
-    for name in ("nothing", "texts", "made"):
+    for name in ("nothing", "texts"):
         (desk / name).mkdir()
-    write_pictures(desk / "made", [0, 1, 2, 3], per_category=6)
+    save_by_kind(coloured_images(4, 6), desk / "my_photos")
     for number, kind in enumerate(("aeroplane", "bonsai", "leopard", "sunflower")):
-        (desk / "my_photos" / kind).mkdir(parents=True)
-        for path in (desk / "made").glob(f"{number}-*"):
-            path.rename(desk / "my_photos" / kind / path.name)
-    (desk / "made").rmdir()
+        (desk / "my_photos" / f"kind {number}").rename(desk / "my_photos" / kind)
     for place in (desk / "notes.txt", desk / "texts" / "notes.txt"):
         place.write_text("a word")
     (desk / "lines").write_text('{"file_name": "0.png"}\n{"file_name": "1.png"}\n')

@@ -31,6 +31,17 @@ def report(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(runs[:1], tmp_path_factory.mktemp("report"))
 
 
+def test_names_are_text_on_the_page(report: Path) -> None:
+    page = report.read_text(encoding="utf-8")
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+    assert "<img src=x" not in page
+    assert "<script>alert(2)" not in page
+    assert "{{ 7 * 7 }}" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert str(report.parent) not in page
+
+
 @pytest.mark.moderate
 @pytest.mark.parametrize("width", [1280, 390, 360])
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -83,9 +83,16 @@ def test_streams_that_come_later_end_in_the_same_bytes(
     assert stream_rows(RunDirectory(run)) == stream_rows(RunDirectory(all_at_once))
 
 
-def test_streams_have_no_accuracy(all_at_once: Path) -> None:
-    """tests/golden/written/runs/streams has the numbers of such a run."""
-    assert not RunDirectory(all_at_once).results.stages
+def test_images_of_streams_are_counted_and_have_no_accuracy(all_at_once: Path) -> None:
+    run, before = RunDirectory(all_at_once), {0, 1}
+    assert not run.results.stages
+    for stage, record in enumerate(stream_rows(run), start=1):
+        given = run.assignments(stage)["category_ids"]
+        new = [each for each in given if each not in before]
+        assert (record["stage"], record["images"], record["new"]) == (stage, len(given), len(new))
+        assert (record["labelled"], record["num_new"]) == (given.count(0) + given.count(1), len(set(new)))
+        assert record["earlier"] == len(given) - len(new) - record["labelled"]
+        before |= set(given)
     assert not [check for check in verify(str(all_at_once)) if check.problem]
     evaluation = RunEvaluation(str(all_at_once))
     with pytest.raises(DataError, match=TEXT["stage-1-week01-has-no-labels"]):
