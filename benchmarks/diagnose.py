@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from tqdm import tqdm
 
 from promptccd.cli.tables import table
 from promptccd.clustering import fit_gaussian_mixture
@@ -60,7 +61,7 @@ from promptccd.training.features import (
     measure,
 )
 from promptccd.training.options import TrainingArguments
-from promptccd.training.progress import progress_bar, readable_time
+from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -257,7 +258,7 @@ def diagnose(
             left = (time.monotonic() - started) / done * (rounds - done)
             logger.info(
                 "%d categories, seed %d: answered, %d of %d; about %s left",
-                count, seed, done, rounds, readable_time(left),
+                count, seed, done, rounds, tqdm.format_interval(left),
             )  # fmt: skip
         rows = {name: {part: [each[name][part] for each in found] for part in PARTS} for name in found[0]}
         answers.append(Answers(count, rows))

@@ -4,7 +4,9 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -14,11 +16,17 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Image as ImageColumn
 from PIL import Image
 
-from promptccd.data.labels import read_categories
+from promptccd.data.image_rows import ImageRows
+from promptccd.data.labels import DETECTED, Layout, read_categories
+from promptccd.data.tables import open_images
 from promptccd.errors import DataError
 
 KINDS = ("boat", "bus", "wrist watch")
 WORDS_OF_SPLITS = ("train", "test", "validation")
+Make = Callable[[Path], Path | Dataset]  # writes below an empty folder what a person gives
+Case = (
+    Make | tuple[Make, dict[str, Any]]
+)  # with options of a `Layout`, or other names of splits as ``splits``
 SUFFIXES = ("a.PNG", "b.Jpg", "c", "d.png?size=large", "e.dat", "f.png.bak", "g.png (1)", "h.txt", "i.TIFF")
 
 
@@ -164,6 +172,32 @@ def _parquet_of_the_hub(folder: Path) -> Path:
     return folder
 
 
+def _saved_elsewhere(folder: Path, how: str) -> Path:
+    """Notes of ``save_to_disk`` that name a file of another data set, or are those of another one."""
+    note, other = _saved(folder) / "state.json", folder.parent / "other"
+    table([1], first=30).save_to_disk(str(other))
+    values = json.loads(note.read_text()) | {
+        "_data_files": [{"filename": "../other/data-00000-of-00001.arrow"}]
+    }
+    note.unlink()
+    note.symlink_to(other / "state.json") if how == "link" else note.write_text(json.dumps(values))
+    return folder
+
+
+def _linked(folder: Path, name: str) -> Path:
+    """A data set of parquet, or of folders, one of whose files is a link to a place outside."""
+    secret = _parquet(folder.parent / "secret")
+    make = categories if name in ("README.md", "metadata.csv") else _parquet_of_the_hub
+    (make(folder) / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(secret)
+    return folder
+
+
+def _card(folder: Path, place: str) -> Path:
+    """Folders of images, beside a card that names data."""
+    return written(categories(folder), {"README.md": f"---\nconfigs:\n- data_files: {place}\n---\n"})
+
+
 def _missing_labels(folder: Path) -> Path:
     labels = ("cat,", ",week 2", "dog,", ",week 1", "unlabelled,week 2", "-1,")
     return listed(folder, head="path,label,stream", labels=labels)
@@ -197,7 +231,7 @@ def _addresses(folder: Path, name: str) -> Path:
 
 
 # What a person gives, by what it is; a function writes it below an empty folder.
-LAYOUTS: dict[str, Callable[[Path], Path]] = {
+LAYOUTS: dict[str, Case] = {
     "a folder per category": categories,
     "one category": lambda folder: categories(folder, ("boat",), each=4),
     "numbers as categories": lambda folder: categories(folder, [str(number) for number in (10, 9, 1, 100)]),
@@ -236,6 +270,7 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     ),
     "loose images": lambda folder: written(folder, {f"{number}.png": number for number in range(5)}),
     "nothing": lambda folder: put(folder / "notes.txt", "hello").parent,
+    "nothing there": lambda folder: folder / "gone",
     "an archive": lambda folder: put(folder / "photos.zip", b"PK\x03\x04"),
     "a list": listed,
     "a list of another order of columns": lambda folder: listed(
@@ -260,52 +295,73 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "parquet of the Hub": _parquet_of_the_hub,
     "save_to_disk": _saved,
     "save_to_disk of splits": _saved_splits,
+    **{f"hostile: notes by {how}": lambda folder, how=how: _saved_elsewhere(folder, how) for how in ("name", "link")},
+    **{
+        f"hostile: a link as {name}": lambda folder, name=name: _linked(folder, name)
+        for name in ("README.md", "metadata.csv", "photos.zip", "data/test-00000-of-00001.parquet")
+    },
+    **{
+        f"hostile: a card of {place}": lambda folder, place=place: _card(folder, place)
+        for place in ("/secret/*.parquet", "../secret", "https://example.org/a.csv", "zip://a::b.zip", "boat/*.png")
+    },
 }  # fmt: skip
 
 
-def observed(
-    place: Path, opened: Callable[[str, str, bool], tuple[Dataset, Mapping[str, str]]]
-) -> dict[str, Any]:
-    """What is read of a place: images by number with their labels, the order of names, and files that are left out.
-
-    Args:
-        place: what `LAYOUTS` wrote.
-        opened: opens a split: place, name, and whether labels are wanted; the rows, and reasons by path.
+def observed(case: Case, folder: Path) -> dict[str, Any]:
+    """What is read of a case that is written below a folder, with and without labels: images by number with their
+    labels, the order of names, files that are left out by their reasons, and what is said; or why it is refused.
     """
-    found: dict[str, Any] = {}
-    for split in WORDS_OF_SPLITS:
+    make, options = case if isinstance(case, tuple) else (case, None)
+    splits = (options or {}).pop("splits", WORDS_OF_SPLITS)
+    layout = DETECTED if options is None else Layout(**options)
+    place = make(folder / "photos")
+    given = place if isinstance(place, Dataset) else str(place)
+    found = {
+        split: _read(lambda split=split: open_images(given, split, layout=layout), layout) for split in splits
+    }
+    if all(value == found[splits[0]] for value in found.values()):
+        found = {"every split": found[splits[0]]}
+    found["unlabelled"] = _read(lambda: open_images(given, labelled=False, layout=layout), layout)
+    return json.loads(json.dumps(found).replace(json.dumps(str(folder))[1:-1], "<here>"))
+
+
+def _read(opened: Callable[[], ImageRows], layout: Layout) -> dict[str, Any]:
+    with _said() as said:
         try:
-            found[split] = _described(*opened(str(place), split, True))
+            rows = opened()
+            rows.require_own_files()
+            found = _described(rows, layout)
+        except DataError as error:
+            words, foreign, _ = str(error).partition("Could not load dataset")  # by `datasets`, in its words
+            found = {"refused": foreign or words}
         except Exception as error:
-            found[split] = _refusal(error)
-    if all(value == found["train"] for value in found.values()):
-        found = {"every split": found["train"]}
-    try:
-        rows, left_out = opened(str(place), "train", False)
-        found["unlabelled"] = _described(rows, left_out)["images"]
-    except Exception as error:
-        found["unlabelled"] = _refusal(error)
-    return found
+            found = {"refused": type(error).__name__}
+    return {**found, "said": said} if said else found
 
 
-def _refusal(error: Exception) -> dict[str, str]:
-    return {"refused": "DataError" if isinstance(error, DataError) else type(error).__name__}
+@contextmanager
+def _said() -> Iterator[list[str]]:
+    said, logger, handler = list[str](), logging.getLogger("promptccd"), logging.Handler()
+    before = logger.level
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield said
+    logger.setLevel(before)
+    logger.removeHandler(handler)
 
 
-def _described(table: Dataset, left_out: Mapping[str, str]) -> dict[str, Any]:
-    feature = table.features.get("label")
-    names = getattr(feature, "names", None)
-    if feature == Value("string"):
-        order = list(read_categories(table, "label")[1])
-    rows = table.cast_column("image", ImageColumn(decode=False)).with_format(None)
+def _described(opened: ImageRows, layout: Layout) -> dict[str, Any]:
+    table, labels, names = opened.table.with_format(None), [None] * len(opened), ()
+    if "label" in table.column_names:
+        ids, names = read_categories(table, "label", layout)
+        labels = [names[label] if label >= 0 else None for label in ids.tolist()]
+    others = [name for name in table.column_names if name not in ("image", "label")]
     images = []
-    for row in rows:
-        value = row.get("label")
-        named = names[value] if names and value is not None else value
-        also = {name: row[name] for name in table.column_names if name not in ("image", "label")}
-        images.append([_number(row["image"]), named, *([also] if also else [])])
-    names = order if feature == Value("string") else names
-    return {"images": images, "names": names, "left out": dict(sorted(left_out.items()))}
+    for row, label in zip(table.cast_column("image", ImageColumn(decode=False)), labels, strict=True):
+        also = {name: row[name] for name in others}
+        images.append([_number(row["image"]), label, *([also] if also else [])])
+    return {"images": images, "names": names, "left out": dict(sorted(opened.left_out.items()))}
 
 
 def _number(image: Mapping[str, Any]) -> int | str:

@@ -26,6 +26,8 @@ PAPER = {
     "caltech101": (101, 71, 10, 7),
 }
 
+OWN = ("class_order", "num_classes", "images_per_class", "held_out")  # of a benchmark, and not of other data
+
 
 def test_the_table_is_the_papers() -> None:
     assert tuple(BENCHMARKS) == get_args(BenchmarkName) == ("digits", *PAPER)
@@ -129,6 +131,7 @@ def test_what_is_given_wins_over_the_benchmark() -> None:
     [
         ({}, False),
         ({"class_blocks": [7, 1, 1, 1]}, False),
+        *(({"benchmark": name, "class_blocks": [2, 1, 1, 1]}, False) for name in PAPER),
         ({"benchmark": "cifar100"}, True),
         ({"benchmark": "cifar100", "class_blocks": [40, 30, 20, 10]}, True),
         ({"benchmark": "cifar100", "class_blocks": [7, 1, 1, 1]}, False),
@@ -139,14 +142,9 @@ def test_what_is_given_wins_over_the_benchmark() -> None:
 def test_data_are_the_benchmarks_where_the_blocks_make_up_its_categories(
     given: dict, is_benchmark: bool
 ) -> None:
-    assert DataArguments(**given).is_benchmark is is_benchmark
-
-
-@pytest.mark.parametrize("name", ["imagenet100", "tinyimagenet", "caltech101"])
-def test_blocks_of_another_sum_mean_other_data(name: str) -> None:
-    other = DataArguments(benchmark=name, dataset="mine", class_blocks=[2, 1, 1, 1]).resolved
-    assert (other.class_order, other.num_classes, other.images_per_class) == (None, None, None)
-    assert other.held_out == 0.0
+    data = DataArguments(**given)
+    assert data.is_benchmark is is_benchmark
+    assert is_benchmark or given.get("num_classes") or not any(getattr(data.resolved, name) for name in OWN)
 
 
 def test_columns_of_the_benchmark_count_where_the_data_has_them(tmp_path: Path) -> None:

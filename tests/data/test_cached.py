@@ -87,7 +87,8 @@ def test_views_of_what_is_kept_are_those_of_the_image(
         assert images.digests == bare.digests
         assert np.array_equal(images.positions, bare.positions)
         for index in range(len(images)):
-            image = stage.decode(int(images.positions[index])).image
+            image, verdict = (decoded := stage.decode(int(images.positions[index]))).image, decoded.verdict
+            assert images.report.noted.get(images.name_of(index), "") == verdict.note
             kept = images.for_view(index, 32)
             kinds.append(type(kept))
             one, other = (numpy_generator("view", index) for _ in range(2))

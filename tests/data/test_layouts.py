@@ -1,4 +1,4 @@
-"""Rows, labels, order and left-out files of folders, lists and data sets, held by ``tests/golden/layouts``.
+"""Rows, labels, order, left-out files and words about folders, lists and data sets, as in ``tests/golden/layouts``.
 
 To change the values, record them again and read the diff:
 
@@ -6,41 +6,52 @@ To change the values, record them again and read the diff:
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
-from datasets import Dataset
 
-from promptccd.data.tables import open_images
 from tests.data.layouts import LAYOUTS, observed
+from tests.data.tables import AB, LABELS, TABLES
+from tests.data.trees import TREES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "layouts" / "layouts.json"
+CASES = {**LAYOUTS, **TREES, **TABLES}
 
 
-def opened(place: str, split: str, labelled: bool) -> tuple[Dataset, Mapping[str, str]]:
-    found = open_images(place, split, labelled=labelled)
-    found.require_own_files()
-    return found.table, found.left_out
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_layout_is_read_as_recorded(name: str, tmp_path: Path) -> None:
-    found = observed(LAYOUTS[name](tmp_path / "photos"), opened)
-    assert json.loads(json.dumps(found)) == json.loads(GOLDEN.read_text("utf-8"))[name]
+    assert observed(CASES[name], tmp_path) == json.loads(GOLDEN.read_text("utf-8"))[name]
+
+
+def test_every_recorded_layout_is_a_case() -> None:
+    assert [*CASES] == [*json.loads(GOLDEN.read_text("utf-8"))]
+
+
+ALIKE = {  # how cases begin that are one table in other words, and its images with their labels
+    **{kind: [*enumerate(LABELS)] for kind in ("marks: ", "metadata: ")},
+    **{kind: [*enumerate(AB)] for kind in ("columns ", "parquet: ", "accents in ")},
+    "workbook: list": [*enumerate(("heron", "7", None, "2.5"))],
+    "masks: ": [(20, "cat"), (21, "cat"), (0, "dog"), (1, "dog")],
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_however_the_same_is_written_the_same_is_recorded(kind: str) -> None:
+    recorded, expected = json.loads(GOLDEN.read_text("utf-8")), [[*each] for each in ALIKE[kind]]
+    cases = [
+        each.get("train", each.get("every split")) for name, each in recorded.items() if name.startswith(kind)
+    ]
+    assert len(cases) > 1 and all(each["images"] == expected for each in cases)
 
 
 def main() -> None:
     """Write the recorded values again."""
-    values: dict[str, Any] = {}
-    for name, write in LAYOUTS.items():
+    lines = []
+    for name, case in CASES.items():
         with TemporaryDirectory() as folder:
-            values[name] = observed(write(Path(folder) / "photos"), opened)
-    lines = [
-        f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()
-    ]
+            value = json.dumps(observed(case, Path(folder).resolve()), ensure_ascii=False)
+        lines.append(f"  {json.dumps(name)}: {value}")
     GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
 
 

@@ -286,7 +286,8 @@ def test_streams_of_cgcd_draw_earlier_categories_again(
 ) -> None:
     labels, split = cut(blocks, images, "redrawn", cuts)
     assert [len(ids) for ids in split.sample_ids] == stages
-    assert CategorySplit.from_dict(json.loads(json.dumps(split.to_dict()))) is not None
+    again = CategorySplit.from_dict(json.loads(json.dumps(split.to_dict())))
+    assert (again.stages, again.cuts, again.rule) == (split.stages, split.cuts, "redrawn")
     first = set(split.sample_ids[0].tolist())
     for stage, ids in enumerate(split.sample_ids[1:], start=1):
         assert first.isdisjoint(ids.tolist())  # of known categories, images without a label

@@ -101,6 +101,8 @@ def test_a_list_with_empty_labels_may_say_with_which_stream_each_comes(tmp_path:
     assert [stage.sample_ids.tolist() for stage in stages] == [[0, 2, 5], [6], [3], [1, 4]]
     places = [stage.place.rpartition(", ")[2] for stage in stages[1:]]
     assert places == ["without a label", "stream 9", "stream 10"]
+    with pytest.raises(DataError, match=TEXT["row-has-no-label"]):
+        StageStream.from_dataset(str(tmp_path / "list.csv"), class_blocks=[1, 1])
 
 
 def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: Path) -> None:
@@ -204,3 +206,26 @@ def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Pa
         StageStream.from_dataset(str(labelled), **options)
     os.utime(corrected, ns=(written, written))
     assert len(StageStream.from_dataset(str(labelled), **options).later_labels) == 2
+
+
+@pytest.mark.parametrize(
+    ("label", "asked"),
+    [("piza", "pizza"), ("Pizza", "pizza"), ("soup 2", ""), ("bread", ""), ("pizza", "")],
+)
+def test_labels_that_come_later_are_asked_about(label: str, asked: str, tmp_path: Path) -> None:
+    for shade in range(6):
+        draw(tmp_path / f"{shade}.png", shade)
+    lists = {
+        "first": ["0.png,pizza", "1.png,soup 1", "2.png,pizza"],
+        "later": [f"3.png,{label}"],
+        "stream": ["4.png,"],
+    }
+    first, later, stream = (tmp_path / f"{name}.csv" for name in lists)
+    for file, lines in zip((first, later, stream), lists.values(), strict=True):
+        file.write_text("\n".join(["path,label", *lines]))
+    options = {"unlabelled": [str(stream)], "labels": [str(later)]}
+    if asked:
+        with pytest.raises(DataError, match=f"{label!r}: did you mean {asked!r}.*--accept_new_labels"):
+            StageStream.from_dataset(str(first), **options)
+    stages = StageStream.from_dataset(str(first), **options, accept_new_labels=bool(asked))
+    assert set(stages.later_labels.values()) == {label}

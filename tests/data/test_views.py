@@ -21,6 +21,7 @@ from promptccd.data.views import (
     resized,
 )
 from promptccd.images.decode import decode_image
+from promptccd.images.rendering import Rendering
 from tests.images.test_decode import oriented, photograph, picture
 
 SMALL = ViewOptions(image_size=28, resize_size=32)
@@ -189,6 +190,38 @@ def test_processor_loads_again_with_equal_pixels(tmp_path):
     assert (view.mean, view.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     torch.testing.assert_close(normalise(view(image), view.mean, view.std), expected[0], rtol=0, atol=1e-6)
     assert torch.equal(pickle.loads(pickle.dumps(view))(image), view(image))
+    usual = EvaluationView(build_image_processor(ViewOptions()))
+    assert (usual.mean, usual.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert torch.equal(normalise(view(image)), normalise(view(image), usual.mean, usual.std))
+
+
+@pytest.mark.parametrize(
+    ("size", "crop", "sides"),
+    [
+        ({"shortest_edge": 32}, {"height": 28, "width": 24}, (28, 24)),
+        ({"height": 30, "width": 20}, None, (30, 20)),
+        ({"shortest_edge": 32}, None, None),
+    ],
+)
+def test_sides_of_a_view_are_those_of_its_crop_or_size_whatever_the_image(
+    size: dict[str, int], crop: dict[str, int] | None, sides: tuple[int, int] | None
+) -> None:
+    processor = BitImageProcessorPil(
+        size=size, do_center_crop=crop is not None, crop_size=crop, resample=BICUBIC
+    )
+    view = EvaluationView(processor)
+    view.record(Rendering())
+    assert not hasattr(processor, "rendering")
+    view.record(Rendering(pages="max"))
+    assert EvaluationView(processor).rendering == view.rendering == Rendering(pages="max")
+    assert (view.enough, view.shorter_side) == (2 * max(size.values()), size.get("shortest_edge"))
+    if sides is None:
+        with pytest.raises(ValueError, match="Expected a crop"):
+            _ = view.sides
+        return
+    assert (view.sides, view.num_bytes) == (sides, 3 * sides[0] * sides[1])
+    assert view(picture(40, 50)).shape == (3, *sides)
+    assert TrainingViews(SMALL).num_bytes == 2 * 3 * 28 * 28
 
 
 def test_normalise_by_hand_and_on_any_leading_shape():

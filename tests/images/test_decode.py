@@ -18,7 +18,9 @@ from PIL import Image, ImageFile, TiffImagePlugin, TiffTags
 
 from promptccd import systems
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image
+from promptccd.images.files import read_regular_file
 from promptccd.images.kinds import FEATURES, kind_of
+from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.rendering import Rendering
 from tests.messages import TEXT
 from tests.photographs import png_chunk as chunk
@@ -44,8 +46,10 @@ def encoded(image, codec, **options):
     return buffer.getvalue()
 
 
-def frames(codec, count=12):
+def frames(codec, count=12, stripe=False):
     moving = [Image.new("RGB", (16, 16), (20 * index, 0, 0)) for index in range(count)]
+    if stripe:
+        moving[0].paste("white", (0, 0, 8, 16))
     return encoded(moving[0], codec, save_all=True, append_images=moving[1:])
 
 
@@ -157,6 +161,14 @@ GOLDEN = {  # file name -> (content, status, note)
     "grey16.pgm": (
         b"P5 48 36 65535\n" + RAMP_16.astype(">u2").tobytes(), NOTED, "16 bits scaled to 8 bits",
     ),
+    "grey12.pgm": (  # Pillow scales its values up to 16 bits
+        b"P5 48 36 4095\n" + (RAMP_16 / 100).astype(">u2").tobytes(), NOTED, "16 bits scaled to 8 bits",
+    ),
+    "grey16 with alpha.png": (
+        png_of((48, 36), 16, 4, zlib.compress(b"".join(
+            b"\0" + row.tobytes() for row in np.stack([RAMP_16, RAMP_16[::-1]], axis=-1).astype(">u2")
+        ))), NOTED, "16-bit colours of which 8 bits can be read; transparency laid over white",
+    ),
     "signed.tif": (
         tiff(RAMP_16.astype(np.int32) - 9), NOTED, "16 bits scaled to 8 bits, smaller values cut",
     ),
@@ -169,6 +181,7 @@ GOLDEN = {  # file name -> (content, status, note)
     "moving.gif": (frames("GIF"), NOTED, "first of 12 frames used, which is empty"),
     "moving.webp": (frames("WEBP"), NOTED, "first of 12 frames used, which is empty"),
     "moving.png": (frames("PNG"), NOTED, "first of 12 frames used, which is empty"),
+    "two colours.gif": (frames("GIF", stripe=True), NOTED, "first of 12 frames used"),
     "pages.tif": (frames("TIFF", 3), NOTED, "first of 3 frames used, which is empty"),
     "turned.jpg": (oriented("JPEG", 6), NOTED, "turned upright by its EXIF orientation"),
     "turned.tif": (oriented("TIFF", 6), NOTED, "turned upright by its EXIF orientation"),
@@ -238,6 +251,8 @@ def test_what_is_no_readable_file_is_skipped_without_waiting(tmp_path):
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
     (tmp_path / "terabyte.png").write_bytes(PNG)
     os.truncate(tmp_path / "terabyte.png", 2**40)  # which no memory can hold
+    with pytest.raises(SkippedFileError, match="link, not followed"):
+        read_regular_file(tmp_path / "link.png", ByteBudget(IntakeLimits(), "a test"))
     found = {path.name: decode_image(path).verdict.note for path in sorted(tmp_path.iterdir())}
     assert found == {
         "dangling.jpg": "link to a file that does not exist",

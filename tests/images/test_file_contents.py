@@ -1,13 +1,15 @@
 """Camera RAW, stacks of planes, and pictures that fill the memory."""
 
+import math
 import struct
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from promptccd import systems
 from promptccd.images import decode
+from promptccd.images.camera import seconds_of
 from promptccd.images.clean import clean_image
 from promptccd.images.decode import Status, Verdict, decode_image
 from tests.images.test_decode import encoded, oriented, photograph, picture, raw_tiff
@@ -35,6 +37,7 @@ THUMBNAIL = encoded(SMALL, "JPEG")
 RAWS = {
     "NEF": joined_tiff({254: 1, 271: 1}, {254: 0}),
     "DNG": joined_tiff({254: 1, 50706: 1025}, {262: 32803}),
+    "DNG of BigTIFF": encoded(SMALL, "TIFF", big_tiff=True, tiffinfo={50706: b"\1\4\0\0"}),
     "only below": joined_tiff({271: 1}, {}),
     "CR2": b"II*\0\x10\0\0\0CR\2\0" + bytes(300),
     "CR3": b"\0\0\0\x18ftypcrx \0\0\0\1crx isom" + bytes(300),
@@ -46,7 +49,13 @@ RAWS = {
 
 @pytest.mark.parametrize("kind", RAWS)
 def test_camera_raw_is_its_jpeg_of_full_size_or_nothing(kind: str) -> None:
-    for behind in (b"", THUMBNAIL, b"\xff\xd8\xff\xc4" + bytes(99)):
+    frame = FULL.index(b"\xff\xc0")
+    of_12_bits, scan = (
+        FULL[: frame + 4] + b"\x0c" + FULL[frame + 5 :],
+        b"\xff\xd8\xff\xda\0\4\0\0" + bytes(99),
+    )
+    printed = encoded(photograph(1200, 900).convert("CMYK"), "JPEG")
+    for behind in (b"", THUMBNAIL, b"\xff\xd8\xff\xc4" + bytes(99), of_12_bits, scan, printed, FULL[:frame]):
         found = decode_image(RAWS[kind] + behind)
         assert found.verdict.status is Status.SKIPPED
         assert found.verdict.note.startswith("camera RAW (")
@@ -74,6 +83,26 @@ def test_a_camera_raw_says_how_its_jpeg_is_turned_unless_that_says_so_itself(ori
     turned = oriented("JPEG", 3, photograph(1200, 900))
     itself = decode_image(raw + turned).image
     assert itself is not None and itself.tobytes() == decode_image(turned).image.tobytes()  # type: ignore[union-attr]
+
+
+WHEN = {  # tags of the EXIF directory, when it was taken, and in seconds
+    "taken": ({36867: "2024:05:01 10:11:12", 36868: "2023:01:01 00:00:00"}, "2024-05-01T10:11:12", 1714558272.0),
+    "east": ({36867: "2024-05-01T10:11:12", 36881: "+02:00\0"}, "2024-05-01T10:11:12+02:00", 1714558272.0),
+    "no zone": ({36868: "1969:12:31 23:59:59", 36881: "+02:00", 36882: "MEZ"}, "1969-12-31T23:59:59", -1.0),
+    "made digital": ({36867: "0000:00:00 00:00:00", 36868: "1970:01:01 00:00:01"}, "1970-01-01T00:00:01", 1.0),
+    "written": ({306: "2024:02:30 10:11:12"}, "2024-02-30T10:11:12", math.nan),  # no day of a calendar
+    "unknown": ({36867: "    :  :  ", 306: 5}, "", math.nan),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WHEN)
+def test_when_a_photograph_was_taken_is_by_the_clock_of_its_camera(kind: str) -> None:
+    tags, taken, seconds = WHEN[kind]
+    exif = Image.Exif()
+    exif.update({271: "Phone", **{tag: value for tag, value in tags.items() if tag == 306}})
+    exif.get_ifd(ExifTags.IFD.Exif).update({tag: value for tag, value in tags.items() if tag != 306})
+    assert decode_image(encoded(picture(), "PNG", exif=exif)).taken == taken
+    assert seconds_of(taken) == pytest.approx(seconds, nan_ok=True)
 
 
 def test_other_files_with_several_pictures_are_no_camera_raw() -> None:

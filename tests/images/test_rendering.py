@@ -10,7 +10,8 @@ from PIL import Image
 
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.images.decode import Decoding, decide, decode_image
-from promptccd.images.rendering import CUT, Rendering
+from promptccd.images.identity import look_at
+from promptccd.images.rendering import CUT, Levels, Rendering
 from tests.images.test_decode import encoded, raw_tiff
 from tests.messages import TEXT
 
@@ -89,6 +90,13 @@ def test_single_pixels_and_files_do_not_change_the_others(kind: str) -> None:
     assert str(again) == TEXT["integer-values-of-more-than-8-2"]
 
 
+@pytest.mark.parametrize(("count", "odd"), [(19, 0), (20, 1), (199, 1), (200, 2), (300, 3)])
+def test_of_many_files_one_in_a_hundred_does_not_decide(count: int, odd: int) -> None:
+    for spoilt, window in ((odd, (0, 4095)), (odd + 1, (0, 65535))):
+        levels = [Levels("integer", 0, 65_000 if number < spoilt else 4000) for number in range(count)]
+        assert Rendering().decided_by(levels).integer == window
+
+
 OFFSETS: dict[str, Callable[[int], Values]] = {
     "thermal": lambda n: np.rint(photograph(n, 29_315, 31_355)).astype(np.uint16),
     "a dark current": lambda n: np.rint(photograph(n, 500, 1520)).astype(np.uint16),
@@ -115,7 +123,7 @@ def test_values_far_from_zero_fill_the_grey_levels(kind: str) -> None:
         assert np.ptp(picture) > 180
 
 
-@pytest.mark.parametrize("hole", [np.nan, np.inf, -9999, -3.4e38])
+@pytest.mark.parametrize("hole", [np.nan, np.inf, -3.4e38, 65535, 32767, -32768, -9999, -99999, -999])
 def test_values_that_stand_for_none_are_black(hole: float) -> None:
     values = [photograph(number, 285, 311).astype(np.float32) for number in range(3)]
     plain, rule, _ = shown(list(map(tiff, values)))
@@ -178,6 +186,9 @@ def test_pages_are_one_picture_and_tell_it_from_others(depth: type, tmp_path: Pa
     (tmp_path / "copy.tif").write_bytes(stack([empty, plane[3], plane[3] // 2]))
     with read_intake(tmp_path) as intake:
         assert (intake.report().used, intake.report().duplicates) == (8, 1)
+    for few in (1, 2):
+        found = look_at(stack(plane[:few]), Decoding(), None)[1]
+        assert found is not None and found.is_rendered == (depth is np.uint16 or few == 2)
     content = (tmp_path / "5.tif").read_bytes()
     for pages, wanted, note in (
         ("first", 0, "first of 3 frames used, which is empty"),
@@ -195,10 +206,13 @@ def test_a_fourth_band_is_no_transparency_and_white_on_nothing_is_seen() -> None
     found = decode_image(tiff(infrared))
     assert np.array_equal(np.asarray(found.image), colours)
     assert TEXT["fourth-band-is-no-transparency"] in found.verdict.note
+    assert "bands used" not in found.verdict.note
     icon = np.full((40, 48, 4), 255, np.uint8)
     icon[:10, :, 3] = 0
     drawn = np.asarray(decode_image(encoded(Image.fromarray(icon), "PNG")).image)
     assert (drawn[:10].max(), drawn[10:].min()) == (0, 255)
+    icon[..., 2] = 0  # yellow is seen on white
+    assert np.asarray(decode_image(encoded(Image.fromarray(icon), "PNG")).image)[:10].min() == 255
 
 
 @pytest.mark.parametrize("size", [(1536, 128), (128, 1536), (300, 200), (20_000, 40), (64, 64)])

@@ -35,7 +35,7 @@ MORE = {  # tests of an area beside those that are called after it
     "cli/test_options.py cli/test_values.py cli/test_mistakes.py data/test_benchmarks.py data/test_spectrum.py",
     "images": "discovery/intake discovery/test_corrections.py cli/test_options.py",
     "data": "discovery/intake hub/test_stages.py hub/test_hub_rows.py hub/test_hostile_tables.py test_disks.py "
-    "cli/test_options.py",
+    "cli/test_options.py cli/test_values.py",
     "runs": "hub/test_cards.py hub/test_stages.py hub/test_verify.py training/test_pretraining.py "
     "cli/test_mistakes.py",
     "evaluation": "runs/test_protocols.py cli/test_mistakes.py",

@@ -156,7 +156,6 @@ def images() -> StageImages:
     return StageImages.read(stream[1], 0, progress_bar)
 
 
-@pytest.mark.moderate
 def test_features_of_two_processes_are_those_of_one_in_its_order(
     model: PromptCCDModel, images: StageImages, tmp_path: Path
 ) -> None:
@@ -171,7 +170,6 @@ def test_features_of_two_processes_are_those_of_one_in_its_order(
         torch.testing.assert_close(torch.tensor(together), alone, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.moderate
 def test_every_process_has_the_mixture_that_the_first_one_fitted(
     model: PromptCCDModel, images: StageImages, tmp_path: Path
 ) -> None:

@@ -73,7 +73,6 @@ def test_a_batch_is_half_of_the_stream_and_half_of_the_memory(batch_size: int, n
         assert rounds[0] != rounds[1]
 
 
-@pytest.mark.moderate
 def test_an_image_of_the_memory_is_cropped_anew_in_every_round_and_the_same_way_again(
     read: list[StageImages],
 ) -> None:

@@ -15,7 +15,7 @@ from promptccd.methods.promptccd import MixtureObjective
 from promptccd.models.backbone import blocks_of, embed, run_block, run_prefix
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
-from promptccd.training.fast import FrozenBlock, fast
+from promptccd.training.fast import FrozenBlock, fast, is_plain
 from promptccd.training.progress import CategoryDiscoveryCallback
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, resumable_recipe
@@ -76,6 +76,18 @@ def test_the_last_block_costs_one_row_and_only_inside(tmp_path: Path) -> None:
         model(pixels)
     assert row.get_total_flops() < whole.get_total_flops() - block.get_total_flops() / 2
     assert model.backbone.fast_blocks is None
+
+
+def test_a_block_with_another_projection_is_not_plain(tmp_path: Path) -> None:
+    block = blocks_of(embedded("dinov2", tmp_path)[0].backbone)[-1]
+    assert is_plain(block) and not is_plain(nn.Identity())
+    for name in ("k_proj", "v_proj"):
+        plain = getattr(block.attention, name)
+        setattr(block.attention, name, type("Adapted", (nn.Linear,), {})(32, 32))
+        assert not is_plain(block)
+        setattr(block.attention, name, plain)
+    block.mlp.fc1.forward = lambda rows: rows  # in place of its own
+    assert not is_plain(block)
 
 
 @pytest.mark.parametrize("place", ["", "attention", "attention.k_proj", "mlp"])

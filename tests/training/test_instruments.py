@@ -77,8 +77,14 @@ def test_effects_are_those_of_two_forwards(
         assert value == pytest.approx(float(expected), rel=1e-3)
     chosen = model(pixels, prompted=True).components
     model.config.random_prompts = False
-    used = model(pixels, prompted=True).components
+    output = model(pixels, prompted=True)
+    used = output.components
     assert not torch.equal(chosen, used)
+    if kind is PromptCCDPlusPlusModel:
+        routed = output.part_logits.argmax(-1)
+        right = routed == model.part_labeller(model.pretrained_patch_features(pixels))
+        assert instruments["router_accuracy"] == pytest.approx(float(right.double().mean()))
+        assert instruments["parts_used"] == len(routed.unique()) / 3
     assert instruments["prompts_used"] == len(used.unique()) / (24 if kind is PromptCCDPlusPlusModel else 8)
 
 
@@ -128,7 +134,6 @@ def test_a_method_without_prompts_has_none(backbone_folder: Path, unlabelled: St
     assert measured(model, unlabelled) == {}
 
 
-@pytest.mark.moderate
 @torch.no_grad()
 def test_categories_that_share_a_component_are_seen(backbone_folder: Path, unlabelled: StageImages) -> None:
     model = with_prompts(PromptCCDModel, backbone_folder)

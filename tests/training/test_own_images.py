@@ -52,6 +52,7 @@ RECIPES = {
         "views.image_size": 64, "training.learning_rate": 0.02,
     },
     "'my photos' --class_blocks 3 1": {"data.unlabelled": None},
+    "'my photos' --class_blocks 3 1 --category_count 3": {"training.given_counts": [3]},  # nothing new
     "'my photos' --unlabelled a b --category_count 4 5 --count_prior matched": {
         "training.given_counts": [4, 5], "training.count_prior": "matched",
     },

@@ -3,9 +3,11 @@
 About 4 s per method.
 """
 
+import logging
 import pickle
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,10 +17,11 @@ from torch.utils._pytree import tree_leaves
 
 from promptccd import systems
 from promptccd.data.loaders import workers_for
+from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, Rows, processes
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.runs import RunDirectory, train_run
-from promptccd.training.devices import accelerator_for
+from promptccd.training.devices import accelerator_for, log_device, reproducible, require_plain
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer
@@ -164,6 +167,43 @@ def test_what_processes_send_each_other_leaves_the_gpu(monkeypatch: pytest.Monke
         assert [found[0].device.type, found[1][0].device.type, *found[2:]] == ["cpu", "cpu", "words"]
     ((again, pair, _),) = pickle.loads(sent[0])
     assert torch.equal(again, pair[0]) and pair[1] == 2
+
+
+def test_a_launcher_that_shards_a_model_is_refused_and_devices_are_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    for kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "MULTI_GPU"):
+        launched = SimpleNamespace(distributed_type=SimpleNamespace(value=kind), mixed_precision="no")
+        if kind != "MULTI_GPU":
+            with pytest.raises(ConfigurationError, match=f"asks for {kind}"):
+                require_plain(launched)
+    require_plain(launched)
+    for device in ("cpu", "mps"):
+        launched.device = torch.device(device)
+        log_device(launched, 0)
+    assert caplog.messages == [
+        "Training on the CPU.", "Training on mps in float32; images are loaded by 0 processes.",
+    ]  # fmt: skip
+
+
+def test_deterministic_algorithms_are_asked_for_inside_alone_and_stay_as_strict_as_they_were() -> None:
+    for wanted in (False, True):
+        with reproducible(wanted):
+            asked = (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            )
+            assert asked == (wanted, wanted)
+            assert torch.backends.cuda.mem_efficient_sdp_enabled() != wanted
+        assert not torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with reproducible(True):
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.slow

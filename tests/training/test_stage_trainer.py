@@ -5,6 +5,7 @@ import math
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import module_from_spec
 from itertools import pairwise
 from pathlib import Path
@@ -144,8 +145,8 @@ def test_long_work_off_a_terminal_says_how_much_is_left(
     labels = iter(range(9))
     assert list(progress.progress_bar("abcde", 5, lambda: f"loss {next(labels)}")) == [*"abcde"]
     assert [each.getMessage().partition(": ")[2] for each in caplog.records] == [
-        "1 of 5, 48 s left",
-        "3 of 5, 16 s left",
+        "1 of 5, 00:48 left",
+        "3 of 5, 00:16 left",
     ]
 
 
@@ -161,7 +162,9 @@ def test_decay_shrinks_matrices_and_vectors_where_it_is_asked_to(
     arguments = TrainingArguments(
         epochs=1, batch_size=len(unlabelled), learning_rate=0.5, weight_decay=0.2, decay_vectors=decay_vectors
     )
-    trainer_of(model, unlabelled, Still, arguments).train()
+    trainer = trainer_of(model, unlabelled, Still, arguments)
+    trainer.train()
+    assert trainer.unsaved is not None and (trainer.unsaved.epoch, trainer.unsaved.step) == (1, 0)
     after = dict(model.named_parameters())
     assert {value.ndim for value in before.values()} == {1, 2}
     for name, value in before.items():
@@ -169,7 +172,6 @@ def test_decay_shrinks_matrices_and_vectors_where_it_is_asked_to(
         torch.testing.assert_close(after[name], kept * value, msg=name)
 
 
-@pytest.mark.moderate
 def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_epoch(
     model: PromptCCDModel,
     unlabelled: StageImages,
@@ -227,7 +229,7 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_ep
     for record, own in zip(records, np.split(np.array(losses[: 2 * n]), 2), strict=False):
         assert record.losses == pytest.approx({"loss": own.mean(), "info_nce": own.mean()}, rel=1e-5)
     assert [each.losses for each in records[2:]] == [each.losses for each in records[:2]]
-    assert f"stage 1, loss {records[0].losses['loss']:.3f}: 1 of 2, 0 s left" in caplog.messages
+    assert f"stage 1, loss {records[0].losses['loss']:.3f}: 1 of 2, 00:00 left" in caplog.messages
     assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
     trainer.train(TrainingState(2, 0, states[-1].tensors))  # its epochs are over
     assert ends == [2 * n, 4 * n - 3, 4 * n - 3]
@@ -249,6 +251,47 @@ def test_the_record_of_an_epoch_has_the_rates_of_all_that_has_one_of_its_own(
     for record, share in zip(records, (1.0, 0.5 * (1 + 1e-3)), strict=True):
         expected = {"prompt": prompts * share, "key": (discovery or usual) * share}
         assert record.rates == pytest.approx(expected)
+
+
+def test_rates_fall_in_steps_at_the_stages_that_are_told() -> None:
+    steps = {"schedule": "steps", "falls_at": [2, 3], "fall_factor": 0.5, "epochs": 4, "discovery_epochs": 2}
+    for options, stage, shares in (
+        (steps, 0, [1, 1, 0.5, 0.25]), (steps, 1, [1, 1]),
+        ({**steps, "discovery_schedule": "cosine", "final_learning_rate_factor": 0.2}, 1, [1, 0.6]),
+    ):  # fmt: skip
+        arguments = TrainingArguments(**options)
+        assert [arguments.rate_share(stage, epoch) for epoch in range(len(shares))] == pytest.approx(shares)
+        assert (arguments.epochs_of(stage), arguments.epochs_before(3)) == (len(shares), 4 + 2 + 2)
+
+
+def test_callbacks_are_called_in_order_and_one_may_ask_to_stop(tmp_path: Path) -> None:
+    seen: list[tuple[str, object]] = []
+
+    class Noted(progress.CategoryDiscoveryCallback):
+        def on_step_end(
+            self, args: object, state: progress.RunState, control: progress.TrainingControl
+        ) -> None:
+            seen.append(("step", (state.epoch, state.step, control.should_training_stop)))
+            control.should_training_stop = state.step == 2
+
+        def on_epoch_end(self, args: object, state: object, control: object, metrics: object) -> None:
+            seen.append(("epoch", metrics))
+
+    callbacks = Callbacks(
+        TrainingArguments(), progress.StopRequest(), callbacks=[Noted(), Noted()], history=tmp_path
+    )
+    callbacks.end_step(3, 1)
+    assert not callbacks.stop.asked
+    callbacks.end_step(3, 2)
+    callbacks.end_step(3, 3)
+    assert callbacks.stop.asked, "a callback asked, whatever it asks later"
+    asked = [(1, False), (1, False), (2, False), (2, True), (3, True), (3, False)]
+    assert seen == [("step", (3, *each)) for each in asked]
+    record = EpochRecord(1, 0, 3, {"loss": 0.5}, 0.1, 2.0006, 10, {"key": 0.2})
+    callbacks.end_epoch(record)
+    assert progress.read_history(tmp_path) == [replace(record, seconds=2.001)]
+    values = {"loss": 0.5, "learning_rate": 0.1, "key_learning_rate": 0.2, "images_per_second": 10 / 2.0006}
+    assert seen[-1] == seen[-2] == ("epoch", pytest.approx(values))
 
 
 def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:

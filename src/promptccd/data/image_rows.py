@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import PurePath
 from typing import Any
 
 import datasets
@@ -170,7 +171,7 @@ class ImageRows:
             return ""
         path = path if "://" in path else os.path.abspath(path)
         root = next((each for each in self._roots if is_below(path, each)), "")
-        return display_name(os.path.relpath(path, root).replace(os.sep, "/") if root else path)
+        return display_name(PurePath(os.path.relpath(path, root)).as_posix() if root else path)
 
     @cached_property
     def _files(self) -> dict[int, str]:

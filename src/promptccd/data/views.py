@@ -162,12 +162,13 @@ class EvaluationView:
     def sides(self) -> tuple[int, int]:
         """Height and width of a view, in pixels, which must not depend on the image."""
         processor = self.processor
-        size = processor.crop_size if processor.do_center_crop else processor.size
-        if size is None or size.get("height") is None or size.get("width") is None:
+        size = dict((processor.crop_size if processor.do_center_crop else processor.size) or {})
+        height, width = size.get("height"), size.get("width")
+        if not height or not width:
             raise ValueError(
                 f"Expected a crop, or a size of height and width, got size {shown(dict(processor.size))}."
             )
-        return size["height"], size["width"]
+        return height, width
 
     @property
     def num_bytes(self) -> int:

@@ -56,9 +56,8 @@ def _profile_of(image: Image.Image) -> bytes:
     profile = image.info.get("icc_profile")
     if isinstance(profile, bytes) and profile:
         return profile
-    if image.info.get("nclx_profile", {}).get("color_primaries") == _P3:  # HEIF has numbers for a profile
-        return STANDARD["Display P3"]
-    return b""
+    numbers = image.info.get("nclx_profile", {})  # that HEIF has for a profile
+    return STANDARD["Display P3"] if numbers.get("color_primaries") == _P3 else b""
 
 
 def _converted(image: Image.Image, plain: Image.Image, profile: bytes) -> Image.Image:

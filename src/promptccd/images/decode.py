@@ -308,9 +308,8 @@ def _pages_of(image: Image.Image, most: int) -> list[np.ndarray]:
             image.seek(number)
             if image.size != size:
                 continue
-            deep = deep_values(image)
-            shown = image.convert("RGBA" if image.has_transparency_data else "RGB") if deep is None else image
-            found.append(np.asarray(shown) if deep is None else deep.values)
+            mode, deep = "RGBA" if image.has_transparency_data else "RGB", deep_values(image)
+            found.append(np.asarray(image.convert(mode)) if deep is None else deep.values)
         image.seek(first)
     except Exception:  # a later page is damaged; the first page is intact
         image.seek(0)
@@ -372,16 +371,12 @@ def _without_alpha(image: Image.Image, is_tiff: bool) -> tuple[Image.Image, str]
 
 
 def _frame_note(image: Image.Image, rgb: Image.Image) -> str:
-    if image.format == "MPO" or image.tell() != 0:  # a phone's depth map; a frame that the caller chose
-        return ""
-    try:
-        count = getattr(image, "n_frames", 1)
+    try:  # not for a phone's depth map, nor for a frame that the caller chose
+        count = 1 if image.format == "MPO" or image.tell() else getattr(image, "n_frames", 1)
     except Exception:  # a later frame is damaged; the first page is intact
         return "first of several frames used"
-    if count == 1:
-        return ""
     is_empty = rgb.getcolors(1) is not None
-    return f"first of {count} frames used{', which is empty' if is_empty else ''}"
+    return f"first of {count} frames used{', which is empty' if is_empty else ''}" if count > 1 else ""
 
 
 def _orientation(image: Image.Image) -> int | None:

@@ -121,14 +121,10 @@ def routing_agreement(
 
     The model has parts and is in eval mode.
     """
-    assert model.part_labeller is not None
-    labeller = model.part_labeller
 
     def share_of(pixels: Tensor) -> Tensor:
         pixel_values = normalise(pixels.to(model.device), view.mean, view.std)
-        routed = model(pixel_values, prompted=True).part_logits.argmax(dim=-1)
-        labels = labeller(model.pretrained_patch_features(pixel_values))
-        return (routed == labels).float().mean(dim=1).cpu()
+        return _routed(model, pixel_values, model(pixel_values, prompted=True))[1].cpu()
 
     loader = _loader(images, range(len(images)), view, batch_size, num_workers, model.device)
     batches = progress_bar(loader, len(loader), f"part routing of stage {images.stage.index}")
@@ -244,12 +240,18 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
             values["choice_effect"] = _cosine_distance(output.features, model(pixels, prompted=True).features)
         finally:
             model.config = usual
-    logits = getattr(output, "part_logits", None)
-    if logits is not None and model.part_labeller is not None:
-        labels = model.part_labeller(model.pretrained_patch_features(pixels))
-        values["parts"] = logits.argmax(-1).flatten()
-        values["router_accuracy"] = (logits.argmax(-1) == labels).float().mean(1)
+    if getattr(output, "part_logits", None) is not None:
+        parts, values["router_accuracy"] = _routed(model, pixels, output)
+        values["parts"] = parts.flatten()
     return values
+
+
+def _routed(model: CategoryDiscoveryModel, pixels: Tensor, output: Any) -> tuple[Tensor, Tensor]:
+    """Part of every patch ``(B, L)``, and the share of patches ``(B,)`` that it is the label of."""
+    assert model.part_labeller is not None
+    parts = output.part_logits.argmax(-1)
+    labels = model.part_labeller(model.pretrained_patch_features(pixels))
+    return parts, (parts == labels).float().mean(1)
 
 
 def _cosine_distance(features: Tensor, others: Tensor) -> Tensor:

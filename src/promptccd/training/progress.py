@@ -49,17 +49,8 @@ def progress_bar(items: Iterable[Any], total: int, label: str | Callable[[], str
         if bar.disable and now - logged >= SECONDS_BETWEEN_LINES:
             logged = now
             left = (now - started) * max(0, total - done) / max(1, done)
-            logger.info("%s: %d of %d, %s left", named(), done, total, readable_time(left))
+            logger.info("%s: %d of %d, %s left", named(), done, total, tqdm.format_interval(left))
         yield item
-
-
-def readable_time(seconds: float) -> str:
-    """A time in the unit that people would use."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
 # Requests to end
