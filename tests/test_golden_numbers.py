@@ -29,7 +29,7 @@ from transformers import PreTrainedConfig
 from promptccd import clustering
 from promptccd.clustering import counting
 from promptccd.clustering.spread import measure_spread
-from promptccd.clustering.stream import EarlierImages, Stream
+from promptccd.clustering.stream import EarlierImages, Stream, false_openings
 from promptccd.data import StageStream
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
@@ -196,7 +196,8 @@ def _opened(points: Points) -> Any:
     late, earlier = points.free.repeat(3, 1), points.labelled.repeat(4, 1)
     late, earlier = late + 0.01 * late.roll(1, 0), earlier + 0.01 * earlier.roll(1, 0)
     stages = torch.arange(len(earlier)) % 4
-    return Stream(late, earlier, stages, points.prototypes, 4, SEED).opened(0.5)
+    opened = Stream(late, earlier, stages, points.prototypes, 4, SEED).opened(0.5)
+    return opened, [false_openings(stage) for stage in (1, 4)]
 
 
 SAID: dict[str, Any] = {  # what people said of the free images, of which the last are near-duplicates of others

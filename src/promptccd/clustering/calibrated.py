@@ -197,7 +197,7 @@ def _fitted(points: Tensor, before: CategoryGaussians, new: Tensor) -> tuple[flo
     share, total = means.new_tensor(0.5), len(means)
     for _ in range(STEPS):
         weights = two_shares(share, known, total)
-        mass, sums = torch.zeros_like(means[:, 0]), torch.zeros_like(new)
+        mass, sums = means.new_zeros(total), torch.zeros_like(new)
         likelihood = torch.zeros_like(share)
         for some in _blocks(points, total):
             joint = weights + log_density(some, whitener, means, before.sizes, before.temperature)

@@ -55,7 +55,7 @@ class MixtureSteps:
     points: Tensor
     fixed: Tensor
     floor: float
-    spherical: bool = False
+    spherical: bool
 
     def initialize(self, members: Tensor, centres: Tensor) -> MixtureParameters:
         """The means, variances and sizes of groups ``(N,)``; those without points have centres ``(K, D)``."""
