@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from promptccd import GCDModel, PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.methods import COMMON_PARTS, LOSSES, METHODS, Method, Objective, Rows, register
-from promptccd.models import VARIANTS, CategoryDiscoveryModel
+from promptccd.models import VARIANTS, CategoryDiscoveryModel, register_variant
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
@@ -210,6 +211,26 @@ def test_a_model_without_a_configuration_of_its_own_is_refused(base: type[Catego
         register(Method("bare", model, "Bare", ""))
     assert "bare" not in METHODS
     assert VARIANTS["promptccd"] is PromptCCDModel
+
+
+def test_a_method_of_the_script_that_runs_has_the_name_of_its_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which its cards show."""
+    script = ModuleType("__main__")
+    script.__file__ = "/somewhere/my_script.py"
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    config = type(
+        "ScriptConfig", (GCDModel.config_class,), {"model_type": "of-a-script", "__module__": "__main__"}
+    )
+    model = type("ScriptModel", (GCDModel,), {"config_class": config, "__module__": "__main__"})
+    try:
+        register_variant(model)
+        assert sys.modules["my_script"] is script
+        assert (config.__module__, model.__module__) == ("my_script", "my_script")
+        assert GCDModel.__module__ == "promptccd.methods.gcd"
+    finally:
+        sys.modules.pop("my_script", None)
+        del VARIANTS["of-a-script"]
+        del CONFIG_MAPPING._extra_content["of-a-script"], MODEL_MAPPING._extra_content[config]
 
 
 def test_an_option_that_the_method_does_not_have_is_refused(run: Trained, capsys) -> None:

@@ -15,6 +15,7 @@ from promptccd.hub import StagePusher, push_run, push_stage
 from promptccd.runs import RunDirectory, load_model
 from promptccd.runs.stage import FROZEN
 from promptccd.trainer import train_recipe
+from promptccd.training.progress import RunState, TrainingControl
 from promptccd.training.recipe import Recipe
 from tests.hub.server import BAD_GATEWAY, PORTAL, Fault, Hub, refused_metadata
 from tests.messages import TEXT
@@ -157,11 +158,12 @@ def test_stages_that_were_pushed_before_a_failure_are_named(run: RunDirectory, h
         push_run(run)
     assert str(error.value).startswith("Pushed: user/run-stage0, user/run-stage1. Not pushed: planned (402).")
     hub.clear_plans()
-    push = StagePusher(run, None, private=False).push
-    push()
-    asked = len(hub.log)
-    push()  # nothing twice
-    assert len(hub.log) == asked
+    asked, pusher = [len(hub.log)], StagePusher(run, None, private=False)
+    for is_main in (False, True, True):  # other processes push nothing, and none pushes twice
+        state = RunState(run.path, 4, is_main, 3)
+        pusher.on_stage_end(run.recipe.training, state, TrainingControl(), {})
+        asked.append(len(hub.log))
+    assert asked[0] == asked[1] < asked[2] == asked[3]
 
 
 @pytest.mark.parametrize("card", [b"\xff\xfe no text", b"---\na: [\n---\n"])

@@ -397,7 +397,7 @@ FIELDS: dict[str, list[Any]] = {
     "gaussians": [{}, 3, *(GAUSSIANS | each for each in (
         {"ids": []}, {"ids": [1, 1]}, {"ids": 1}, {"num_known": 4}, {"num_known": 0}, {"num_known": 1.0},
         {"known_share": 1.5}, {"temperature": 0}, {"sharpness": "hot"}, {"balance": -1}, {"more": 1},
-        {"ids": [*range(100_001)]},
+        {"ids": [*range(100_001)]}, {"ids": [0, True, 4]},
     ))],
     "stage": ["newest", -1],
     "dtype": ["int8", "os.system", {"": "float32"}],

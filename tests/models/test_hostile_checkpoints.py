@@ -83,14 +83,13 @@ def refusal(given: Case, honest: Path, folder: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, marks=pytest.mark.fault(row)) for row in (36, 37, 38)])
-def test_a_refusal_names_the_file_the_value_and_what_to_do(row: int, honest: Path, tmp_path: Path) -> None:
-    cases = {each.name: each for each in CASES if each.name in KEPT and each.row == row}
-    found = {
-        name: refusal(each, honest, tmp_path / str(number))
-        for number, (name, each) in enumerate(cases.items())
-    }
-    assert found == {name: KEPT[name] for name in cases}
+def marked(given: Case) -> object:
+    return pytest.param(given, id=given.name, marks=pytest.mark.fault(given.row))
+
+
+@pytest.mark.parametrize("given", [marked(each) for each in CASES if each.name in KEPT])
+def test_a_refusal_names_the_file_the_value_and_what_to_do(given: Case, honest: Path, tmp_path: Path) -> None:
+    assert refusal(given, honest, tmp_path) == KEPT[given.name]
 
 
 def limited(folder: Path, *argv: object, script: str = "") -> Ended:
@@ -180,10 +179,6 @@ def require_outcome(outcome: Ended, given: Case, folder: Path, answers: dict[str
     assert line.isprintable()
     assert len(line) < 1000
     assert outcome.out == ""
-
-
-def marked(given: Case) -> object:
-    return pytest.param(given, id=given.name, marks=pytest.mark.fault(given.row))
 
 
 @pytest.mark.slow

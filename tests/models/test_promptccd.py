@@ -408,7 +408,6 @@ def test_scores_of_objects_are_a_share_of_their_range_even_of_one_without_width(
         assert objectness(features, torch.ones(1), torch.tensor([0.0, high])).tolist() == expected
 
 
-@pytest.mark.moderate
 def test_the_backbone_stays_in_eval_mode_while_the_rest_trains(
     backbone_folder: Path, model: PromptCCDModel
 ) -> None:
