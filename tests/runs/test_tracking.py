@@ -90,7 +90,8 @@ def test_steps_names_and_settings_by_themselves(tmp_path: Path) -> None:
 
     accelerator = SimpleNamespace(trackers=[], init_trackers=begin)
     accelerator.log = lambda values, step: logged.append((step, values))
-    recipe = {"training": {"epochs": 3, "seed": None}, "data": {"class_blocks": [2, 1]}}
+    plain = {"epochs": 3, "optimizer": "sgd", "momentum": 0.9, "deterministic": True}
+    recipe = {"training": {**plain, "seed": None}, "data": {"class_blocks": [2, 1]}}
     manifest = {"recipe": recipe, "split_fingerprint": "f"}
     tracking = Tracking(accelerator, "run", manifest)
     arguments = TrainingArguments(epochs=5, discovery_epochs=2, report_to="wandb")
@@ -100,7 +101,8 @@ def test_steps_names_and_settings_by_themselves(tmp_path: Path) -> None:
     assert (logged, started) == ([], [])  # no tracker yet
     for _ in range(2):  # it goes on with the one there is
         tracking.on_train_begin(arguments, state, None)
-    settings = {"training.epochs": 3, "training.seed": "null", "data.class_blocks": "[2, 1]", "split": "f"}
+    settings = {"training.seed": "null", "data.class_blocks": "[2, 1]", "split": "f"}
+    settings |= {f"training.{name}": value for name, value in plain.items()}
     identity = (tmp_path / "logs/wandb_id").read_text()
     options = {"dir": str(tmp_path / "logs"), "id": identity, "name": "run", "resume": "allow"}
     assert started == [("promptccd", settings, {"wandb": {**options, "reinit": "finish_previous"}})]

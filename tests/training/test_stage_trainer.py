@@ -294,7 +294,11 @@ def test_callbacks_are_called_in_order_and_one_may_ask_to_stop(tmp_path: Path) -
     assert seen[-1] == seen[-2] == ("epoch", pytest.approx(values))
 
 
-def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
+def test_the_first_signal_is_remembered_and_the_second_leaves_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with progress.StopRequest() as stop:
@@ -302,6 +306,7 @@ def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
         assert not stop.agreed(Accelerator(cpu=True))
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.received == signal.SIGTERM
+        clock[0] += 4.9
         os.kill(os.getpid(), signal.SIGTERM)  # a scheduler's, passed on by who started this process
         assert stop.agreed(Accelerator(cpu=True))
         with pytest.raises(InterruptedRunError, match=TEXT["interrupted-stopped-the-last-saved-state"]):
@@ -309,6 +314,9 @@ def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
         with pytest.raises(InterruptedRunError, match=TEXT["interrupted-left-at-once-run-the"]) as error:
             os.kill(os.getpid(), signal.SIGINT)
         assert error.value.exit_code == 128 + signal.SIGTERM
+        clock[0] += 0.2
+        with pytest.raises(InterruptedRunError, match=TEXT["interrupted-left-at-once-run-the"]):
+            os.kill(os.getpid(), signal.SIGTERM)  # later, it is asked again
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
     signal.signal(signal.SIGINT, ignored)
 

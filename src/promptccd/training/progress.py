@@ -319,7 +319,7 @@ class Tracking(CategoryDiscoveryCallback):
         if wanted == "none" or self.accelerator.trackers:
             return
         settings = {  # values that are neither words nor numbers become JSON
-            f"{section}.{name}": value if isinstance(value, bool | int | float | str) else json.dumps(value)
+            f"{section}.{name}": value if isinstance(value, int | float | str) else json.dumps(value)
             for section, fields in self.manifest["recipe"].items()
             for name, value in fields.items()
         }
