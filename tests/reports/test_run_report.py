@@ -27,12 +27,13 @@ def changed(run: ReportedRun, **values: object) -> ReportedRun:
 
 @pytest.fixture(scope="module")
 def report(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page about one run."""
-    return write_report(runs[:1], tmp_path_factory.mktemp("report"))
+    """A page about one run, which a person names from inside."""
+    return write_report([runs[0] / "stage0" / ".."], tmp_path_factory.mktemp("report"))
 
 
 def test_names_are_text_on_the_page(report: Path) -> None:
     page = report.read_text(encoding="utf-8")
+    assert "<h1>Report of tiny</h1>" in page
     assert "&lt;img src=x onerror=alert(1)&gt;" in page
     assert "<img src=x" not in page
     assert "<script>alert(2)" not in page
