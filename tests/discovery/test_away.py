@@ -107,28 +107,6 @@ def test_a_photograph_under_another_name_is_where_it_is(found, backbone_folder, 
     assert Project(found).find("heron.png") in registry_in(found).members_of(0)
 
 
-@pytest.mark.moderate
-def test_forgetting_takes_those_that_are_away_and_can_be_undone(found, album, capsys):
-    before = registry_in(found)
-    (album / "0-001.png").unlink()
-    (album / "1-002.png").unlink()
-    gone = Project(found).away()
-    assert len(gone) == 2
-    assert main(["categories", str(found), "confirm", gone[0]]) == 0
-    assert main(["categories", str(found), "answer", *gone, "different"]) == 0
-    assert main(["categories", str(found), "forget"]) == 0
-    after = registry_in(found)
-    assert after.images.keys() == before.images.keys() - set(gone)
-    assert sum(each.size for each in after.active) == 6
-    assert len(state(found)[2]) == 6
-    assert main(["categories", str(found), "forget"]) == 2
-    assert "No image is missing" in capsys.readouterr().err
-    assert main(["categories", str(found), "undo"]) == 0
-    assert registry_in(found).images == before.images
-    assert state(found)[0] == 6
-    assert len(state(found)[2]) == 8
-
-
 def test_a_page_that_is_open_follows(found, album):
     view = ProjectView(found)
     (album / "1-002.png").unlink()

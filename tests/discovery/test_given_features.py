@@ -177,12 +177,13 @@ def test_every_format_gives_the_same_vectors(tmp_path):
     np.savez(tmp_path / "v.npz", features=rows, ids=np.array(ids))
     save_file({"features": rows}, tmp_path / "v.safetensors", metadata={"ids": json.dumps(ids)})
     pd.DataFrame({"name": ids, "vector": [*rows]}).to_parquet(tmp_path / "v.parquet")
+    pd.DataFrame({"id": ids, "vector": [*rows]}).set_index("id").to_parquet(tmp_path / "indexed.parquet")
     wide = {"file": ids, "label": 1} | {f"f{k}": rows[:, k] for k in range(3)}
     pd.DataFrame(wide).to_parquet(tmp_path / "wide.parquet")
     items = tmp_path / "items.csv"
     items.write_text("id,text\n" + "".join(f"{each},word {each}\n" for each in ids))
     unit = torch.nn.functional.normalize(torch.from_numpy(rows))
-    for name in ("v.npz", "v.safetensors", "v.parquet", "wide.parquet"):
+    for name in ("v.npz", "v.safetensors", "v.parquet", "indexed.parquet", "wide.parquet"):
         found = GivenFeatures.read(tmp_path / name)
         assert found.ids == tuple(ids) and torch.equal(found.rows, unit), name
     assert GivenFeatures.read(tmp_path / "v.npy").ids == ("0", "1", "2", "3", "4")

@@ -29,7 +29,6 @@ from promptccd.discovery.project.record import PROJECT, RECORD
 from promptccd.errors import RegistryError
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
-from tests.discovery.stored import by_file
 
 KINDS, EACH, JUNK, WIDTH = 4, 30, 150, 24
 SPACE = "ab" * 32
@@ -113,12 +112,6 @@ def test_what_a_person_said_and_images_of_one_moment_stay_where_the_others_are_g
     assert registry.members[key_of(0)] == 1
     assert registry.members[key_of(2 * EACH)] != 1
     assert len({registry.members[key] for key in burst}) == 1
-
-
-def group_of(found: Path, kind: int) -> int:
-    """The group of most pictures of a kind."""
-    ids = [row["category"] for name, row in by_file(found).items() if name.startswith(f"{kind}-")]
-    return int(max(set(ids), key=ids.count))
 
 
 @pytest.mark.moderate

@@ -134,7 +134,7 @@ def carry_prototypes(registry: CategoryRegistry, found: Assignment, after: Tenso
     `after` ``(N, D)`` are the features of the images after training.
     """
     known = registry.prototypes_of([*registry.active, *registry.aside])
-    moved, shifts = (after - found.features).double(), []
+    moved, shifts = after - found.features, []
     for identity in known.ids:
         own = moved[found.category_ids == identity]
         shifts.append((own if len(own) else moved).mean(0).numpy() if len(moved) else 0.0)

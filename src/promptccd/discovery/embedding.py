@@ -177,7 +177,7 @@ class Embedder:
         self.batch_size = batch_size or (BATCH_SIZE if model.device.type == "cpu" else GPU_BATCH_SIZE)
         self.precision = resolve_precision(precision, model.device)
         self.space = feature_space(model, view, self.precision)
-        self._num_computed, self._added = 0, set[str]()
+        self._added = set[str]()  # keys of images whose features are computed here
         self._waiting = list[tuple[IntakeFile, Tensor]]()
         self._computed = list[tuple[Sequence[IntakeFile], Tensor]]()  # batches on the device
 
@@ -205,7 +205,7 @@ class Embedder:
         finally:  # views of an unfinished batch are dropped
             with contextlib.suppress(DivergedError):  # another error is on its way already
                 self._store()
-        computed = self._num_computed
+        computed = len(self._added)
         logger.info("Features: %d computed, %d from earlier runs.", computed, len(keys) - computed)
         return intake, seen.features(self.space, keys)[0]
 
@@ -243,7 +243,6 @@ class Embedder:
             self._computed.append((files, in_smaller_batches(forward, pixels)[:count]))
         finally:
             self.model.train(was_training)
-        self._num_computed += count
         if len(self._computed) >= _STORED_AT_ONCE:
             self._store()
 

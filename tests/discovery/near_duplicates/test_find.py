@@ -13,7 +13,7 @@ from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
 from promptccd.discovery.near_duplicates import find
-from promptccd.discovery.near_duplicates.find import find_near_duplicates
+from promptccd.discovery.near_duplicates.find import _doubtful, _Signs, find_near_duplicates
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
@@ -164,6 +164,19 @@ def test_pictures_that_are_alike_by_nature_count_singly_unless_a_clock_speaks_fo
     few = found_in([*parts[:11], *others, *copies])
     assert few.first_of[23:].tolist() == list(range(11, 23))
     assert few.counts["doubted"] == 0 or few.first_of[:11].tolist() == list(range(11))
+
+
+def test_large_groups_are_doubted_unless_a_clock_speaks_for_them():
+    looks, nothing = np.array([0] * 12 + [*range(12, 20)]), np.full(20, np.nan)
+    assert _doubtful(looks, nothing).tolist() == [True] * 12 + [False] * 8
+    assert not _doubtful(looks, np.arange(20.0)).any()
+    assert not _doubtful(np.array([0] * 10 + [*range(10, 20)]), nothing).any()
+
+
+def test_names_follow_each_other_by_their_last_number():
+    names = ["a 1.png", "a 2.png", "a 2 (3).png", "b 3.png", "b 5.png", "b.png", "c9", "c9", "c10x"]
+    follows = _Signs.of(np.full(len(names), np.nan), names).follows
+    assert np.flatnonzero(follows).tolist() == [1, 7, 8]
 
 
 def test_signs_with_other_numbers_are_other_pictures():

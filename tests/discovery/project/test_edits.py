@@ -265,6 +265,7 @@ REFUSED: list[tuple[Edit, str]] = [
     ((edits.set_images_aside, ["nowhere"]), "never seen, the first is 'nowhere'"),
     ((edits.set_images_aside, ["s0:0"]), "has features here"),
     ((edits.restore, 4), "Category 4 is not ignored"),
+    ((edits.forget,), "No image is missing"),
 ]
 
 

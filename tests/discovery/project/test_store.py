@@ -245,15 +245,9 @@ def test_a_model_without_a_registry_gets_one(tmp_path: Path) -> None:
         ({"prototypes": np.full((1, 1), np.nan)}, "Expected a prototype of"),
         ({"prototypes": np.ones(1)}, "Expected a prototype of"),
     ):
-        values: dict[str, Any] = {
-            "ids": [0],
-            "names": ["a"],
-            "num_known": 1,
-            "prototypes": np.eye(1),
-            **wrong,
-        }
+        values: dict[str, Any] = {"ids": [0], "names": ["a"], "num_known": 1, "prototypes": np.eye(1)}
         with pytest.raises(RegistryError, match=reason):
-            CategoryRegistry.from_categories(**values)
+            CategoryRegistry.from_categories(**values | wrong)
 
 
 @pytest.mark.parametrize(

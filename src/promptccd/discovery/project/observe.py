@@ -65,7 +65,7 @@ class StageGroups:
             **more: further values of the class.
         """
         row_of = {NO_CATEGORY: NO_CATEGORY} | {identity: row for row, identity in enumerate(ids)}
-        clusters = np.array([row_of[each] for each in category_ids.tolist()], dtype=np.int64)
+        clusters = np.array([row_of[each] for each in category_ids.tolist()])
         kept = [identity if identity in fixed else None for identity in ids]
         return cls(keys, clusters, prototypes, kept, **more)
 

@@ -53,7 +53,7 @@ class CategoryRegistry(Rows):
         features: gives the features of images, for edits; see `Project.features`. By default there are none.
     """
 
-    features: Callable[..., Any] = lambda self, needed=False: NoFeatures()
+    features: Callable[..., Any] = lambda self, **options: NoFeatures()
 
     @classmethod
     def open(cls, path: Path) -> "CategoryRegistry":
