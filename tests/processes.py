@@ -1,6 +1,8 @@
 """Who is left, for tests that end processes."""
 
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -15,6 +17,14 @@ def processes_of(session: int) -> list[int]:
         if int(number) == session and state not in "ZX":
             found.append(int(stat.parent.name))
     return found
+
+
+def eventually(is_so: Callable[[], object], seconds: float = 10.0) -> bool:
+    """Whether something is so within some seconds."""
+    until = time.monotonic() + seconds
+    while not (found := is_so()) and time.monotonic() < until:
+        time.sleep(0.02)
+    return bool(found)
 
 
 def is_running(number: int) -> bool:

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 import zipfile
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.conftest import TINY_BACKBONE
 from tests.discovery.conftest import write_pictures
 from tests.messages import TEXT
 from tests.pretend_windows import OURS, environment, refused
-from tests.processes import is_running
+from tests.processes import eventually, is_running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Windows is pretended on Linux")
 BEGIN = """
@@ -195,7 +194,7 @@ import os, signal, subprocess, sys, time
 from pathlib import Path
 import psutil
 from promptccd import processes
-from tests.processes import is_running
+from tests.processes import eventually, is_running
 
 PATIENCE_S = 10
 
@@ -208,25 +207,18 @@ def work(log, asks):
     child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     started = [child.pid, int(child.stdout.readline())]
     Path(log).write_text(f"{os.getpid()} {started[0]} {started[1]}\\n")
-    until = time.monotonic() + PATIENCE_S
-    while not seen and time.monotonic() < until:
-        time.sleep(0.01)
+    eventually(lambda: seen, PATIENCE_S)
     time.sleep(0.1)  # it saves what it has
     for each in started:
         os.kill(each, signal.SIGTERM)
     Path(log).write_text(f"asked by {seen}, heeds Ctrl-C {processes.CTRL_C in heeded}")
 
 def lines(log):
-    until = time.monotonic() + PATIENCE_S
-    while not (os.path.exists(log) and "\\n" in Path(log).read_text()) and time.monotonic() < until:
-        time.sleep(0.02)
+    assert eventually(lambda: os.path.exists(log) and "\\n" in Path(log).read_text(), PATIENCE_S)
     return [int(each) for each in Path(log).read_text().split()]
 
 def gone(number):
-    until = time.monotonic() + 5
-    while is_running(number) and time.monotonic() < until:
-        time.sleep(0.02)
-    return not is_running(number)
+    return eventually(lambda: not is_running(number), 5)
 
 if __name__ == "__main__":
     how, log = sys.argv[1:]
@@ -271,10 +263,7 @@ def test_a_process_apart_is_asked_killed_and_never_left_over(how, there, windows
     elif how == "kill":
         assert done.stdout == TEXT["9-killed-by-signal-9-sigkill"]
     else:
-        until = time.monotonic() + 10
-        while time.monotonic() < until and any(is_running(int(each)) for each in log.read_text().split()):
-            time.sleep(0.05)
-        assert not any(is_running(int(each)) for each in log.read_text().split())
+        assert eventually(lambda: not any(is_running(int(each)) for each in log.read_text().split()))
 
 
 def test_signals_of_windows_end_a_command(windows):
@@ -324,9 +313,7 @@ def test_training_is_killed_and_resumed_to_the_same_bytes_and_used(windows):
     album = write_album(windows.disk)
     train = ["train", "album", "--class_blocks", "2", "1", "1", "--epochs", "3", *SMALL]
     with windows.start(*train, "--output_dir", "run", "--num_workers", "1") as process:
-        until = time.monotonic() + 200
-        while not (windows.disk / "run/stage0").exists() and time.monotonic() < until:
-            time.sleep(0.02)
+        eventually((windows.disk / "run/stage0").exists, 200)
         output = windows.command(*train, "--output_dir", "run", code=2)  # is told of the first process
         is_done = (windows.disk / "run/stage2").exists()
         assert f"(process {process.pid}) is writing to" in output or is_done, output
@@ -361,10 +348,8 @@ def test_a_page_is_served_found_and_closed(windows):
     words = ["open", "photos", "--out", "groups", "--model", "photographs", "--no-browser"]
     with said.open("w") as out, windows.start(*words, stdout=out) as process, contextlib.ExitStack() as stack:
         stack.callback(process.kill)
-        until, found = time.monotonic() + 250, None
-        while found is None and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.1)
-            found = re.search(r"http://\S+", said.read_text())
+        eventually(lambda: "http://" in said.read_text() or process.poll() is not None, 250)
+        found = re.search(r"http://\S+", said.read_text())
         assert found is not None, said.read_text()
         cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
         with urllib.request.build_opener(cookies).open(found[0], timeout=60) as answer:

@@ -85,7 +85,6 @@ def test_a_directory_is_the_old_one_or_the_new_one_after_a_kill_at_any_system_ca
     new = bytes_below(place)
     kinds = {call.name for call in calls}
     assert {"write", "mkdir", "rename"} <= kinds
-    assert any(call.writes and call.path.endswith(".safetensors") for call in calls)  # Rust writes this file
     assert len(calls) >= 14
     for number, call in enumerate(calls):
         for verdict in (Verdict.KILL, Verdict.CUT) if call.writes else (Verdict.KILL,):
@@ -119,3 +118,20 @@ def test_a_new_state_is_complete_before_an_old_one_goes(tmp_path: Path) -> None:
     assert set(whole) == {0, 1, 2, 3, 4}
     assert run.load_state(0)[0].step == 5
     assert [each.name for each in (tmp_path / "resume").iterdir()] == ["stage0.safetensors"]
+
+
+def test_what_other_languages_write_is_seen_and_a_write_is_cut(tmp_path: Path) -> None:
+    def work() -> None:
+        save_file({"weight": torch.ones(1000)}, tmp_path / "weights.safetensors")  # is Rust
+
+    calls = calls_of(work, tmp_path)
+    whole = (tmp_path / "weights.safetensors").read_bytes()
+    last = max(number for number, call in enumerate(calls) if call.writes)
+    (tmp_path / "weights.safetensors").unlink()
+    cutting = Point(last, calls[last], Verdict.CUT).verdict_on()
+    assert run_watched(lambda: work() or 0, tmp_path, cutting) is None
+    (cut,) = tmp_path.iterdir()
+    left = cut.read_bytes().rstrip(b"\0")
+    assert left
+    assert whole.startswith(left)
+    assert len(left) < len(whole)

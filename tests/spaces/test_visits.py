@@ -1,6 +1,7 @@
 """Visits by themselves: private, bounded, begun with the example, and gone when they are over."""
 
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -99,3 +100,17 @@ def test_a_visit_without_windows_is_forgotten(tmp_path: Path) -> None:
     assert stays.folder.exists() and not goes.folder.exists()
     assert visits.at(goes.address, "") is None
     visits.close()
+
+
+def test_progress_is_shown_uploads_are_private_and_names_are_short(tmp_path: Path, monkeypatch) -> None:
+    space = pytest.importorskip("promptccd.discovery.page.space", reason="needs promptccd[space]")
+    shown = list[tuple[object, ...]]()
+    steps = space._Progress(lambda *done, **what: shown.append((*done, what["desc"])))
+    assert [*steps.progress("ab", 2, "reading images")] == ["a", "b"]
+    assert shown == [((0, 2), "Reading images"), ((1, 2), "Reading images")]
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = space._uploads()
+    assert made == space._uploads() and made.parent.parent == tmp_path
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (made, made.parent)] == [0o700, 0o700]
+    assert space._file_name("é" * 100 + "//x.png") == "é" * 71 + " - x.png"

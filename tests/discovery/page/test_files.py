@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from promptccd.discovery.page import OpenPage
 from tests.discovery.page.conftest import WIDE, Person, Window, person_at, served
 from tests.discovery.stored import copied
 from tests.photographs import pixels
+from tests.processes import eventually
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -140,10 +140,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_its_folder_is_shown_on_this_machine(guest: Window, journey: Path, shown: Path) -> None:
     assert show(guest, rows(guest)["trip/two.jpg"])[0] == 200
-    for _ in range(200):
-        if shown.exists():
-            break
-        time.sleep(0.05)
+    assert eventually(shown.exists)
     assert shown.read_text().splitlines() == [str(journey / "album" / "trip")]
     shown.unlink()
     for row in (99, -1, "0", None, True, "../../etc"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from tests.discovery.page.conftest import (
     sizes,
 )
 from tests.discovery.page.test_together import served_alone
+from tests.processes import eventually
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Request, Route
@@ -467,9 +467,7 @@ def test_an_answer_is_stored_however_the_page_is_left(
             given = confirmed
         else:
             person.page.keyboard.press(leave) if leave == "Escape" else getattr(person.page, leave)()
-        due = time.monotonic() + 10
-        while not given <= stored(project) and time.monotonic() < due:
-            time.sleep(0.1)
+        eventually(lambda: given <= stored(project))
         person.visit.complaints.clear()  # the browser's own, of a server that is gone
     assert given <= stored(project)
 

@@ -196,9 +196,9 @@ def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage,
 
 
 @contextmanager
-def served_alone(project: Path) -> Iterator[tuple[subprocess.Popen[bytes], Window]]:
+def served_alone(project: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], Window]]:
     """The page of a project in a process of its own, as `promptccd open` starts it."""
-    words = [sys.executable, "-m", "promptccd_command", "open", str(project), "--no-browser"]
+    words = [sys.executable, "-m", "promptccd_command", "open", str(project), "--no-browser", *options]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     line = process.stdout.readline().decode()
@@ -271,17 +271,12 @@ def test_photographs_that_came_since_are_looked_for_while_the_page_is_open(
 @pytest.mark.slow
 def test_photographs_that_are_opened_are_grouped_first(found_once: Path, tmp_path: Path) -> None:
     album, out = found_once / "album", tmp_path / "kept"
-    words = [sys.executable, "-m", "promptccd_command", "open", str(album), "--no-browser", "--out", str(out)]
     for _ in range(2):  # the second time finds all of it there
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert process.stdout is not None
-        line = process.stdout.readline().decode()
-        window: Any = Window(SimpleNamespace(url=next(word for word in line.split() if "token=" in word)))  # type: ignore[arg-type]
-        assert window.get("state")["photos"] == N
-        window.do(do="rename", category=0, name="heron")
-        process.terminate()
-        assert process.wait(30) == 0
-        process.stdout.close()
+        with served_alone(album, "--out", str(out)) as (process, window):
+            assert window.get("state")["photos"] == N
+            window.do(do="rename", category=0, name="heron")
+            process.terminate()
+            assert process.wait(30) == 0
     assert registry_in(out).category(0).name == "heron"
     with pytest.raises(RegistryError, match="contains no project"):
         ProjectView(album)
