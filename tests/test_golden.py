@@ -382,7 +382,7 @@ def write_ignored(here: Path) -> Written:
     groups = Groups(here)
     texts, out, home, correct, key = groups.texts, groups.out, groups.home, groups.correct, groups.keys
     first = groups.album("first", {0: 5, 1: 5, 2: 5}, 10)
-    brighter(first / "1-10.bmp")
+    brighter(first / "1-12.bmp")
     (first / "copy.bmp").write_bytes((first / "0-10.bmp").read_bytes())
     texts["first.json"] = groups.discover(first, "--num_categories", 3, "--json")
     correct("aside", home("0-10.bmp"))

@@ -71,7 +71,7 @@ LEARNT: dict[str, tuple[str, dict[str, Any], int | None]] = {  # a method, its o
     "promptccd, any prompt": ("promptccd", {"random_prompts": True, "prompts_at_test": True}, 4),
     "promptccd-b, dualprompt": ("promptccd-b", {"pool": "dualprompt"}, 4),
     "promptccd-pp, features": ("promptccd-pp", {"anchor_on": "cls"}, 4),
-    **{f"{name}, nothing new": (name, {}, 2) for name in ("happy", "frost", "grow-merge", "pa-cgcd")},
+    **{f"{name}, nothing new": (name, {}, 2) for name in ("happy", "grow-merge", "pa-cgcd")},
 }  # fmt: skip
 
 

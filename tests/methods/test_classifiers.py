@@ -18,6 +18,7 @@ from promptccd.methods.classifier import (
     LinearClassifier,
     SelfDistillationObjective,
     sampled_rows,
+    share_of_pairs,
 )
 from promptccd.methods.frost import FrostModel, FrostObjective
 from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
@@ -228,6 +229,14 @@ def test_losses_are_the_formulas(trained: ORCAModel, labels: torch.Tensor | None
     assert float(found["loss"]) == pytest.approx(parts, rel=1e-5)
 
 
+@pytest.mark.parametrize("size", [1, 2, 41])
+def test_the_share_of_positive_pairs_leaves_out_images_with_themselves(size: int) -> None:
+    positive = torch.eye(size)
+    if size > 1:
+        positive[0, 1] = positive[1, 0] = 1
+    assert float(share_of_pairs(positive)) == pytest.approx(2 / (size * (size - 1)) if size > 1 else 0)
+
+
 def test_a_linear_head_grows_below_and_reads_directions_alone() -> None:
     head = LinearClassifier(0, 6)
     first, more = drawn(3, 6), drawn(2, 6)
@@ -262,3 +271,16 @@ def test_frost_keeps_means_of_labels_and_then_of_what_the_novel_head_answers(bac
     assert model.config.num_means == 5
     for each in own.unique():
         torch.testing.assert_close(model.class_means[3 + each], features[own == each].mean(0))
+    nothing_new = begun(FrostObjective, model, features, count=5, index=2)
+    with torch.no_grad():
+        for each in blocks_of(model.backbone)[-1].parameters():
+            each += 0.1 * torch.randn(each.shape, generator=torch.Generator().manual_seed(each.numel()))
+    rows = Rows.of(model, drawn(5, 2, 3, 16, 16), None, torch.arange(5), prompted=True)
+    losses = nothing_new.losses(rows)
+    assert torch.isfinite(losses["loss"])
+    before, after = (each.detach().flatten() for each in (nothing_new.features_before(rows), rows.features))
+    cosine = float(before @ after / (before.norm() * after.norm()))
+    drift = model.config.drift_weight * math.sqrt(2 - 2 * cosine)  # between both as one unit vector
+    assert 0.001 < drift == pytest.approx(float(losses["drift"].detach()), rel=1e-3)
+    nothing_new.end_stage()
+    assert model.config.num_means == 5

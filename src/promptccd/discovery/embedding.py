@@ -270,4 +270,5 @@ def _backbone_view(model: CategoryDiscoveryModel) -> EvaluationView:
         return EvaluationView(published)
     vision = model.config.vision_config
     side = min(vision.image_size, ViewOptions.image_size)
+    side -= side % vision.patch_size
     return EvaluationView(build_image_processor(ViewOptions(image_size=side, resize_size=int(side / 0.875))))
