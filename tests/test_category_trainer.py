@@ -188,6 +188,7 @@ def test_stages_one_by_one_and_the_command_after_them(
     assert main(["evaluate", str(run), "--dataset", str(image_folder), "--json"]) == 0
 
 
+@pytest.mark.moderate
 def test_a_finished_run_is_not_trained_again_but_scored_and_pushed(
     bare: PromptCCDModel,
     trained_run: Path,

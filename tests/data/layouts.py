@@ -307,13 +307,16 @@ LAYOUTS: dict[str, Case] = {
 }  # fmt: skip
 
 
-def observed(case: Case, folder: Path) -> dict[str, Any]:
-    """What is read of a case that is written below a folder, with and without labels: images by number with their
-    labels, the order of names, files that are left out by their reasons, and what is said; or why it is refused.
+def observed(case: Case, folder: Path, *, whole: bool = True) -> dict[str, Any]:
+    """What is read of a case that is written below a folder, if `whole` in every split and without labels too.
+
+    Images by number with their labels, the order of names, files that are left out by their reasons, and what is said;
+    or why it is refused.
     """
     make, options = case if isinstance(case, tuple) else (case, None)
-    splits = (options or {}).pop("splits", WORDS_OF_SPLITS)
-    layout = DETECTED if options is None else Layout(**options)
+    named = dict(options or {})
+    splits = named.pop("splits", WORDS_OF_SPLITS if whole else WORDS_OF_SPLITS[:1])
+    layout = DETECTED if options is None else Layout(**named)
     place = make(folder / "photos")
     given = place if isinstance(place, Dataset) else str(place)
     found = {
@@ -321,7 +324,8 @@ def observed(case: Case, folder: Path) -> dict[str, Any]:
     }
     if all(value == found[splits[0]] for value in found.values()):
         found = {"every split": found[splits[0]]}
-    found["unlabelled"] = _read(lambda: open_images(given, labelled=False, layout=layout), layout)
+    if whole:
+        found["unlabelled"] = _read(lambda: open_images(given, labelled=False, layout=layout), layout)
     return json.loads(json.dumps(found).replace(json.dumps(str(folder))[1:-1], "<here>"))
 
 

@@ -121,7 +121,7 @@ def test_the_hubs_refusal_is_told_in_its_words(kind: str, send: Send, hub: Hub) 
 def test_a_name_that_the_hub_refuses_is_refused_before_a_request(
     kind: str, name: str, send: Send, hub: Hub
 ) -> None:
-    said = TEXT["cannot-be-the-name-of-a-2" if kind == "space" else "cannot-be-the-name-of-a-3"]
+    said = TEXT["cannot-be-the-name-of-a-2"] if kind == "space" else TEXT["cannot-be-the-name-of-a-3"]
     with pytest.raises(ConfigurationError, match=said):
         send(name)
     assert not hub.log

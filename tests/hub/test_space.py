@@ -43,6 +43,7 @@ def settings_of(hub: Hub) -> dict:
     return yaml.safe_load(files_of(hub)["README.md"].decode().split("---\n")[1])
 
 
+@pytest.mark.moderate
 def test_one_command_makes_a_space_over_a_checkpoint_at_its_commit(stage: str, hub: Hub, capsys) -> None:
     assert main(["space", "push", "page", "--model", MODEL, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -254,6 +254,7 @@ def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").rglob("README.md"))
 
 
+@pytest.mark.moderate
 def test_a_stage_of_another_split_is_refused(
     trained_run: Path, recipe_values: dict, hub: Hub, tmp_path: Path, capsys
 ) -> None:

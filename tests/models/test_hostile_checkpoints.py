@@ -29,6 +29,7 @@ from promptccd.models import VARIANTS, CategorySpread, load_model
 from promptccd.models.checkpoint import load_processor
 from tests.cli.forked import Ended, run_forked
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.kept import GOLDEN, require_kept
 from tests.models.hostile import CANARY, CASES, CONFIG, EVIL_CODE, EVIL_MAP, Case, mutation, values
 
 MOST_BYTES, MOST_SECONDS = 3 * 2**29, 20
@@ -64,7 +65,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, imag
 # What refusals say
 
 
-KEPT: dict[str, str] = json.loads((Path(__file__).parents[1] / "golden" / "refusals.json").read_text())
+KEPT: dict[str, str] = json.loads((GOLDEN / "refusals.json").read_text())
 # What Python, safetensors, transformers and huggingface_hub say by themselves
 THEIRS = re.compile(
     r"(no JSON: |no safetensors file: |error for field (?!'\w+':\s+ValueError)|refused. (?=size must|Could)).*",
@@ -89,7 +90,7 @@ def marked(given: Case) -> object:
 
 @pytest.mark.parametrize("given", [marked(each) for each in CASES if each.name in KEPT])
 def test_a_refusal_names_the_file_the_value_and_what_to_do(given: Case, honest: Path, tmp_path: Path) -> None:
-    assert refusal(given, honest, tmp_path) == KEPT[given.name]
+    require_kept("refusals.json", refusal(given, honest, tmp_path), given.name)
 
 
 def limited(folder: Path, *argv: object, script: str = "") -> Ended:

@@ -27,24 +27,26 @@ PRELOADED = (  # by tests of most areas; none of them may import this package
 )
 MORE = {  # tests of an area beside those that are called after it
     # What models of one method do by themselves is tested beside it, and how they are found beside the Hub.
-    "models": "methods hub/test_asking.py test_own_method.py cli/test_options.py",
+    "models": "methods hub/test_asking.py test_own_method.py test_golden_numbers.py test_golden_run.py "
+    "cli/test_options.py",
     # A model of a method is tested beside all models, its losses beside their reference.
     "methods": "models training/test_reference.py training/test_exemplars.py training/test_batches.py "
-    "training/test_distributed.py runs/test_replay.py cli/test_options.py",
-    "training": "runs/test_devices.py runs/test_recipes.py runs/test_replay.py runs/test_tracking.py "
-    "cli/test_options.py cli/test_values.py cli/test_mistakes.py data/test_benchmarks.py data/test_spectrum.py",
+    "training/test_distributed.py runs/test_replay.py test_golden_numbers.py cli/test_options.py",
+    "training": "test_golden_numbers.py test_golden_run.py runs/test_devices.py runs/test_recipes.py "
+    "runs/test_replay.py runs/test_tracking.py cli/test_options.py cli/test_values.py cli/test_mistakes.py "
+    "data/test_benchmarks.py data/test_spectrum.py",
     "images": "discovery/intake discovery/test_corrections.py cli/test_options.py",
     "data": "discovery/intake hub/test_stages.py hub/test_hub_rows.py hub/test_hostile_tables.py test_disks.py "
     "cli/test_options.py cli/test_values.py",
     "runs": "hub/test_cards.py hub/test_stages.py hub/test_verify.py training/test_pretraining.py "
-    "cli/test_mistakes.py",
-    "evaluation": "runs/test_protocols.py cli/test_mistakes.py",
-    "reports": "runs/test_sweep.py runs/test_sweep_devices.py runs/test_engines.py",
-    "cli": "runs/test_sweep.py runs/test_engines.py hub/test_push.py hub/test_space.py reports "
+    "test_golden_run.py cli/test_mistakes.py",
+    "evaluation": "test_golden_numbers.py test_golden_run.py runs/test_protocols.py cli/test_mistakes.py",
+    "reports": "test_golden.py runs/test_sweep.py runs/test_sweep_devices.py runs/test_engines.py",
+    "cli": "test_golden.py runs/test_sweep.py runs/test_engines.py hub/test_push.py hub/test_space.py reports "
     "discovery/exports/test_formats.py discovery/page/test_right.py evaluation/test_audit.py "
     "spaces/test_discovery_space.py",
-    "clustering": "runs/test_streams.py",
-    "discovery": "spaces cli/test_options.py",
+    "clustering": "test_golden_numbers.py runs/test_streams.py",
+    "discovery": "spaces test_golden.py cli/test_options.py",
     "discovery/page": "spaces",
     "discovery/project": "discovery",
     "discovery/exports": "discovery/page/test_routes.py",
@@ -64,17 +66,12 @@ MORE = {  # tests of an area beside those that are called after it
 }
 
 
-WHOLE = "test_golden.py test_golden_run.py test_golden_numbers.py"  # they run lines of every folder
-
-
 def areas_of(package: Path, tests: Path) -> dict[str, list[str]]:
     """Tests of every folder and file of a package, and of every folder below that has a folder of tests."""
     areas = {}
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package)
-        more = [
-            tests / each for each in f"{MORE.get(name.as_posix(), '')} {'' if path.suffix else WHOLE}".split()
-        ]
+        more = [tests / each for each in MORE.get(name.as_posix(), "").split()]
         own = [tests / name.with_suffix(""), tests / name.with_name(f"test_{name.stem}.py")]
         found = [each.relative_to(tests.parent).as_posix() for each in own + more if each.exists()]
         is_code = path.suffix == ".py" or (path / "__init__.py").exists()
@@ -84,7 +81,8 @@ def areas_of(package: Path, tests: Path) -> dict[str, list[str]]:
 
 
 AREAS = areas_of(ROOT / "src/promptccd", ROOT / "tests")
-PROJECT = Project(ROOT, "src/promptccd", AREAS, slow=("cli", "errors.py"))  # quick ones run no command
+# Of `cli` and `errors.py`, quick tests run no command. A golden command takes a quarter of the patience.
+PROJECT = Project(ROOT, "src/promptccd", AREAS, slow=("cli", "errors.py"), patience_s=45)
 
 
 def changed_lines(root: Path, since: str) -> dict[str, set[int]]:

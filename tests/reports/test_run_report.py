@@ -31,6 +31,7 @@ def report(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report([runs[0] / "stage0" / ".."], tmp_path_factory.mktemp("report"))
 
 
+@pytest.mark.moderate
 def test_names_are_text_on_the_page(report: Path) -> None:
     page = report.read_text(encoding="utf-8")
     assert "<h1>Report of tiny</h1>" in page

@@ -56,6 +56,7 @@ def options_of(name: str) -> dict[str, str]:
     return {"test_split": "test"} if "test_split" in PROTOCOLS[name].options else {}
 
 
+@pytest.mark.moderate
 def test_both_evaluation_sets_of_the_one_step_setting_differ_in_the_images(evaluation: RunEvaluation) -> None:
     training, test = (evaluation.evaluate(name, **options_of(name)) for name in ("pa-cgcd", "pa-cgcd-test"))
     assert [row.num_images for row in training.stages] == [len(stage) for stage in evaluation.stages[1:]]
@@ -124,6 +125,7 @@ def test_cacc_is_what_the_run_recorded(evaluation: RunEvaluation) -> None:
     assert [row.all for row in evaluation.evaluate("native").stages] == pytest.approx(native, abs=1e-3)
 
 
+@pytest.mark.moderate
 @pytest.mark.parametrize("name", ["cacc", "metagcd", "pa-cgcd-test"])  # one of every kind
 def test_baselines_are_scored_by_the_same_protocol(name: str, evaluation: RunEvaluation) -> None:
     for score in (

@@ -127,6 +127,7 @@ def begun(all_at_once: Path, tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path / "run")
 
 
+@pytest.mark.moderate
 def test_labels_that_come_later_count_in_the_next_stage(
     collection: Path, tiny_backbone: Path, begun: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:

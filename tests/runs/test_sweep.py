@@ -391,6 +391,7 @@ def album(tmp_path: Path) -> Path:
     return save_by_kind(coloured_images(5, 8, size=64), tmp_path / "album")
 
 
+@pytest.mark.moderate
 def test_methods_are_compared_on_a_persons_own_images(album: Path, tmp_path: Path, capsys) -> None:
     """Labels are hidden as asked, or of half of the categories, and views have the size of the backbone."""
     out = str(tmp_path / "out")

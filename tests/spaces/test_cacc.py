@@ -218,6 +218,7 @@ def page() -> Iterator[ModuleType]:
     sys.modules.pop("cacc", None)
 
 
+@pytest.mark.moderate
 def test_page_scores_its_worked_example(page: ModuleType) -> None:
     text, _, known = page.worked_example()
     table, pairs = page.score(text, None, float(known))

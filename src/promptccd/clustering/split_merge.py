@@ -317,7 +317,7 @@ def _two_means(points: Tensor, present: Tensor, draws: Tensor) -> Tensor:
             break
     smaller = torch.minimum(side.sum(2), sizes - side.sum(2))
     gain = direction.square().sum(2) * (1 / ones + 1 / zeros)  # by how much the split lowers the inertia
-    best = gain.where(smaller >= MIN_HALF, -gain.reciprocal()).argmax(1)
+    best = gain.where(smaller >= MIN_HALF, -1 / (1 + gain)).argmax(1)
     return side[torch.arange(len(side), device=side.device), best]
 
 

@@ -182,7 +182,8 @@ class ItemsSource(ImageSource):
     shows_images = False
 
     def __init__(self, given: GivenFeatures):
-        self._given, self.name = given, "The list of items"
+        self._given, place = given, given.place
+        self.name = f"The items in {display_name(place.name)!r}" if place else "The list of items"
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
         """The items, in the order of their features."""
