@@ -88,9 +88,9 @@ test-all: test test-slow     ## the whole suite, before a release
 faults: $(VENV)/.dev         ## what can go wrong, row by row, with the tests that hold it
 	$(BIN)/python -m tests.faults
 
-golden: $(VENV)/.dev         ## write tests/golden anew, where a change of outputs is meant: read the diff, keep what is meant
+golden: $(VENV)/.dev         ## rewrite tests/golden after an intended change of outputs; read the diff
 	for each in test_golden test_golden_run test_golden_numbers cli.test_options data.test_layouts \
-		discovery.project.test_histories; do $(BIN)/python -m tests.$$each --write; done
+		discovery.project.test_histories; do $(BIN)/python -m tests.$$each --write || exit 1; done
 	WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/models/test_hostile_checkpoints.py tests/spaces/test_discovery_guard.py \
 		-k "names_the_file_the_value or page_is_what_it_was"
 

@@ -1,4 +1,4 @@
-"""Outputs that are kept in ``tests/golden`` by tests of their own; `make golden` writes them anew."""
+"""Outputs that are kept in ``tests/golden`` by tests of their own; `make golden` rewrites them."""
 
 import json
 import os

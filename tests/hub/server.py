@@ -40,9 +40,7 @@ class Fault:
     headers: tuple[tuple[str, str], ...] = ()  # further ones of such an answer
     clipped: bool = False  # half of the answer's body is all of it: JSON that ends in the middle
     without: tuple[str, ...] = ()  # headers that something in between does not pass on
-    race: "Callable[[Hub], object] | None" = (
-        None  # called just before processing, e.g. to commit something else
-    )
+    race: "Callable[[Hub], object] | None" = None  # called just before, e.g. to commit something else
 
     def reply(self) -> Reply:
         """The answer with its status."""

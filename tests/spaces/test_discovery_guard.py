@@ -31,27 +31,19 @@ def lets_nobody_in(answer: httpx.Response) -> bool:
 
 def told(server: Server) -> str:
     """What browsers are told of the page, and what Gradio was told, a line each."""
-    blocks, page = (
-        server.space.blocks,
-        "title head show_error footer_links run_history max_file_size pwa analytics_enabled",
-    )
+    blocks = server.space.blocks
+    page = "title head show_error footer_links run_history max_file_size pwa analytics_enabled"
     props = "elem_id label value scale min_width variant size equal_height file_count file_types container"
     event = "targets inputs outputs queue api_name show_progress show_progress_on js api_visibility"
     event += " trigger_only_on_success"
-    lines: list[Any] = [{each: server.config[each] for each in page.split()}]
-    lines.append(
-        [
-            bool(server.config["css"]),
-            blocks.delete_cache,
-            blocks.enable_monitoring,
-            blocks.ssr_mode,
-            blocks._queue.max_size,
-        ]
-    )
+    given = bool(server.config["css"]), blocks.delete_cache, blocks.enable_monitoring, blocks.ssr_mode
+    lines: list[Any] = [
+        {each: server.config[each] for each in page.split()},
+        [*given, blocks._queue.max_size],
+    ]
     for each in server.config["components"]:
-        lines.append(
-            [each["type"], {name: each["props"][name] for name in props.split() if name in each["props"]}]
-        )
+        own_props = {name: each["props"][name] for name in props.split() if name in each["props"]}
+        lines.append([each["type"], own_props])
     for each in server.config["dependencies"]:
         own = blocks.fns[each["id"]]
         lines.append([{name: each[name] for name in event.split()}, own.concurrency_limit])
