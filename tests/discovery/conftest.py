@@ -1,4 +1,4 @@
-"""Pictures of a person, and sessions over a tiny model that was really trained."""
+"""Pictures of a person, a project of them, and sessions over a tiny model that was really trained."""
 
 import shutil
 from pathlib import Path
@@ -12,6 +12,8 @@ from promptccd.discovery import DiscoverySession, SeenFiles, discover
 from promptccd.discovery.intake.reading import Intake, IntakeFile
 from promptccd.images.decode import decode_image
 from tests.conftest import coloured_images
+
+KINDS, EACH = 4, 8  # of the photographs of `found_once`
 
 
 def write_pictures(folder: Path, categories: list[int], per_category: int = 8, seed: int = 5) -> Path:
@@ -56,17 +58,19 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-@pytest.fixture
-def album(tmp_path: Path) -> Path:
-    """Pictures of three kinds."""
-    return write_pictures(tmp_path / "album", [0, 1, 2], 8, seed=10)
+@pytest.fixture(scope="session")
+def found_once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photographs, and beside them what `discover` wrote."""
+    folder = tmp_path_factory.mktemp("project")
+    write_pictures(folder / "album", list(range(KINDS)), EACH)
+    discover(DiscoverySession.open(tiny_backbone), folder / "album", folder / "found", num_categories=KINDS)
+    return folder
 
 
 @pytest.fixture
-def found(tiny_backbone: Path, album: Path, tmp_path: Path) -> Path:
-    """What a discovery left of them: three groups."""
-    discover(DiscoverySession.open(tiny_backbone), album, tmp_path / "found", num_categories=3)
-    return tmp_path / "found"
+def project(found_once: Path, tmp_path: Path) -> Path:
+    """The results, to be changed at will; the photographs stay where they are."""
+    return Path(shutil.copytree(found_once / "found", tmp_path / "found"))
 
 
 def grouped(session: DiscoverySession, album: Path, num_categories: int | None = None) -> DiscoverySession:

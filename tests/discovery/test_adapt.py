@@ -26,7 +26,7 @@ from tests.discovery.conftest import grouped, write_pictures
 from tests.discovery.corrected import content_of, correct, moved_to, registry_in
 from tests.messages import TEXT
 
-QUICK = AdaptationOptions(epochs=2, batch_size=16)
+QUICK = AdaptationOptions(epochs=1, batch_size=16)
 REGISTRY = f"{PROJECT}/categories.sqlite"
 
 

@@ -15,6 +15,7 @@ from promptccd.discovery.project.photos import AWAY
 from promptccd.errors import DataError, RegistryError
 from tests.discovery.conftest import run, write_pictures
 from tests.discovery.corrected import registry_in
+from tests.discovery.stored import copied
 from tests.messages import TEXT
 
 
@@ -28,15 +29,23 @@ def numbered(folder: Path, kinds: list[int], per_category: int, seed: int = 5) -
     return folder
 
 
-@pytest.fixture
-def album(tmp_path: Path) -> Path:
-    return numbered(tmp_path / "album", [0, 1], per_category=4)
+@pytest.fixture(scope="module")
+def once(backbone_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight photographs, and what a discovery left of them."""
+    place = tmp_path_factory.mktemp("away")
+    numbered(place / "album", [0, 1], per_category=4)
+    assert run(backbone_folder, place / "album", place / "found", "--num_categories", 2) == 0
+    return place
 
 
 @pytest.fixture
-def found(backbone_folder, album, tmp_path) -> Path:
-    assert run(backbone_folder, album, tmp_path / "found", "--num_categories", 2) == 0
-    return tmp_path / "found"
+def found(once: Path, tmp_path: Path) -> Path:
+    return copied(once, tmp_path / "copy") / "found"
+
+
+@pytest.fixture
+def album(found: Path) -> Path:
+    return found.with_name("album")
 
 
 def state(out: Path) -> tuple[int, int, list[bool]]:

@@ -34,12 +34,6 @@ KINDS, EACH, JUNK, WIDTH = 4, 30, 150, 24
 SPACE = "ab" * 32
 
 
-@pytest.fixture
-def again(tiny_backbone, found, album):
-    """Discovers in the same photographs again, or in others."""
-    return lambda images=album: discover(DiscoverySession.open(tiny_backbone), images, found)
-
-
 def key_of(number: int) -> str:
     return hashlib.sha256(str(number).encode()).hexdigest()
 
@@ -115,17 +109,16 @@ def test_what_a_person_said_and_images_of_one_moment_stay_where_the_others_are_g
 
 
 @pytest.mark.moderate
-def test_all_may_be_set_aside(again, found: Path, album: Path) -> None:
-    def without_groups(images: Path = album) -> DiscoveryResult:
-        project = Project(found)
-        for each in project.active:
-            project.set_aside(each.id)
-        return again(images)
+def test_all_may_be_set_aside(tiny_backbone: Path, found_once: Path, project: Path, tmp_path: Path) -> None:
+    def without_groups(images: Path) -> DiscoveryResult:
+        opened = Project(project)
+        for each in opened.active:
+            opened.set_aside(each.id)
+        return discover(DiscoverySession.open(tiny_backbone), images, project)
 
-    assert {row.status for row in without_groups().rows} == {"aside"}
-    more = write_pictures(album.parent / "more", [4], 6, seed=31)
-    assert without_groups(more).report.used == 6
-    last = without_groups(write_pictures(album.parent / "one", [0], 1, seed=77))
+    assert {row.status for row in without_groups(found_once / "album").rows} == {"aside"}
+    assert without_groups(write_pictures(tmp_path / "more", [4], 6, seed=31)).report.used == 6
+    last = without_groups(write_pictures(tmp_path / "one", [0], 1, seed=77))
     assert [row.status for row in last.rows] == ["aside"]
     assert last.estimate == CountEstimate.known(1)
 
@@ -133,74 +126,72 @@ def test_all_may_be_set_aside(again, found: Path, album: Path) -> None:
 # Fewer or more groups
 
 
-def groups(found: Path) -> dict[str, list[str]]:
-    registry = registry_in(found)
+def groups(project: Path) -> dict[str, list[str]]:
+    registry = registry_in(project)
     return {each.name: sorted(registry.members_of(each.id)) for each in registry.active}
 
 
-def test_what_a_person_said_stays(found: Path) -> None:
-    project = Project(found)
-    named, other, junk = (each.id for each in project.active)
-    kept = sorted(project.members_of(named))
-    project.rename(named, "heron")
-    moved, out = project.members_of(other)[:2]
-    project.move([moved], None)
-    project.confirm([out])
-    project.set_aside(junk)
-    aside = sorted(project.members_of(junk))
-    project.regroup(4)
-    assert groups(found)["heron"] == kept
-    assert project.members[out] == other
-    assert project.members.get(moved) != other
-    assert sorted(project.put_aside) == aside
-    assert len(groups(found)) == 4
+def test_what_a_person_said_stays(project: Path) -> None:
+    opened = Project(project)
+    named, other, junk, _ = (each.id for each in opened.active)
+    kept = sorted(opened.members_of(named))
+    opened.rename(named, "heron")
+    moved, out = opened.members_of(other)[:2]
+    opened.move([moved], None)
+    opened.confirm([out])
+    opened.set_aside(junk)
+    aside = sorted(opened.members_of(junk))
+    opened.regroup(5)
+    assert groups(project)["heron"] == kept
+    assert opened.members[out] == other
+    assert opened.members.get(moved) != other
+    assert sorted(opened.put_aside) == aside
+    assert len(groups(project)) == 5
 
 
-def test_what_another_window_corrects_is_not_lost(found: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project, find = Project(found), stage_grouping.find_again
+def test_what_another_window_corrects_is_not_lost(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, find = Project(project), stage_grouping.find_again
 
     def slowly(*given: Any) -> Any:
-        Project(found).rename(0, "heron")
+        Project(project).rename(0, "heron")
         return find(*given)
 
     with monkeypatch.context() as patch:
         patch.setattr(stage_grouping, "find_again", slowly)
         with pytest.raises(GoneError, match="Group them again"):
-            project.regroup(2)
-    assert len(groups(found)) == 3
-    project.regroup(2)
-    assert len(groups(found)) == 2
+            opened.regroup(2)
+    assert len(groups(project)) == 4
+    opened.regroup(2)
+    assert len(groups(project)) == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["regroup"], "Expected regroup COUNT"), (["regroup", "0"], "from 1 on"), (["regroup", "99"], "24"),
+    [(["regroup"], "Expected regroup COUNT"), (["regroup", "0"], "from 1 on"), (["regroup", "99"], "32"),
      (["dissolve", "0", "nearest"], "dissolve ID [none]")],
 )  # fmt: skip
-def test_impossible_is_said(found, arguments, words, capsys) -> None:
-    before = registry_in(found).state_hash()
-    assert main(["categories", str(found), *arguments]) == 2
+def test_impossible_is_said(project, arguments, words, capsys) -> None:
+    before = registry_in(project).state_hash()
+    assert main(["categories", str(project), *arguments]) == 2
     assert words in capsys.readouterr().err
-    assert registry_in(found).state_hash() == before
+    assert registry_in(project).state_hash() == before
 
 
-def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_groups(found: Path) -> None:
-    project = Project(found)
-    place = found / PROJECT / RECORD
+def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_groups(project: Path) -> None:
+    opened, place = Project(project), project / PROJECT / RECORD
     before = place.read_text()
     found_with = {"model": "stage1", "method": "PromptCCD"}
     place.write_text(json.dumps({**json.loads(before), "found_with": found_with}))
     with pytest.raises(RegistryError, match="discover stage1 IMAGES --num_categories 2"):
-        project.regroup(2)
+        opened.regroup(2)
     place.write_text(before)
-    for each in [each.id for each in project.active]:
-        project.rename(each, f"kind {each}")
+    for each in [each.id for each in opened.active]:
+        opened.rename(each, f"kind {each}")
     with pytest.raises(RegistryError, match="nothing to group"):
-        project.regroup(4)
+        opened.regroup(4)
 
 
-def test_a_group_that_is_none_goes_to_none_where_a_person_says_so(found: Path) -> None:
-    first = registry_in(found).active[0].id
-    members = registry_in(found).members_of(first)
-    assert main(["categories", str(found), "dissolve", str(first), "none"]) == 0
-    assert not any(key in registry_in(found).members for key in members)
+def test_a_group_that_is_none_goes_to_none_where_a_person_says_so(project: Path) -> None:
+    members = registry_in(project).members_of(0)
+    assert main(["categories", str(project), "dissolve", "0", "none"]) == 0
+    assert not any(key in registry_in(project).members for key in members)

@@ -134,8 +134,8 @@ def test_known_images_are_named_as_a_checkpoint_names_them(separation: float) ->
         KNOWN.spread, spreads=KNOWN.spread.typical * torch.linspace(0.4, 2, 8), separation=separation
     )
     world = World(known=8, new=4, width=32, seed=11, apart=1.0)
-    features, _ = world.draw(range(8), 60, seed=12)
-    features = features + 0.5 * (features - world.prototypes.repeat_interleave(60, 0))
+    features, _ = world.draw(range(8), 20, seed=12)
+    features = features + 0.5 * (features - world.prototypes.repeat_interleave(20, 0))
     found, _ = groups_of(features, replace(KNOWN, spread=spread), next_id=8)
     plain = assign(F.normalize(features, dim=1), KNOWN.prototypes, KNOWN.ids, temperature=1, spread=spread)
     stays = found.category_ids < 8
@@ -210,5 +210,5 @@ def test_the_range_counts_categories_of_which_there_are_too_few_images_for_a_gro
     found, estimate = groups_of(features, known, next_id=8)
     assert (len(found.ids), estimate.low) == (8, 8)
     assert 11 <= estimate.high <= 12
-    plenty = groups_of(WORLD.draw(range(8), 40, seed=1)[0], known, next_id=8)[1]
+    plenty = groups_of(WORLD.draw(range(8), 20, seed=1)[0], known, next_id=8)[1]
     assert plenty.low == 8 <= plenty.high <= 9

@@ -1,5 +1,6 @@
 """What is one moment counts once and stays together: copies, bursts and pans of pictures with detail."""
 
+import functools
 import io
 
 import numpy as np
@@ -23,6 +24,7 @@ MIRRORED, UPSIDE_DOWN = Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_
 SPAWN = np.random.default_rng
 
 
+@functools.cache
 def photograph(number, width=240, height=180):
     """A picture with forms of all sizes, as photographs have; no two numbers share any."""
     rng = np.random.default_rng(number)
@@ -43,7 +45,7 @@ def found_in(images, features=None, taken=None, mode="auto"):
     looks = []
     for image in images:
         buffer = io.BytesIO()
-        image.save(buffer, "PNG", compress_level=1)
+        image.save(buffer, "BMP")
         looks.append(look_at(buffer.getvalue(), Decoding(10**6), None)[1])
     features = torch.ones(len(images), 4) / 2 if features is None else features
     miniatures = np.stack([look.miniature for look in looks])
@@ -55,8 +57,9 @@ def found_in(images, features=None, taken=None, mode="auto"):
     return find_near_duplicates(miniatures, features, thumbnails, taken, mode=mode)
 
 
+ALSO_MEASURED = ("tripled", "re-saved at 60", "re-saved at 75", "burst of 2", "burst of 3", "burst of 5")
 CHANGES = {
-    **bench_moments.SETTINGS,
+    **{name: frames for name, frames in bench_moments.SETTINGS.items() if name not in ALSO_MEASURED},
     "cropped": bench_moments.beside(lambda image: image.crop((6, 4, 232, 174))),
     "framed": bench_moments.beside(lambda image: ImageOps.expand(image, 12, "white")),
     "captioned": bench_moments.beside(
@@ -79,9 +82,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_is_made_of_a_photograph_is_its_moment_and_no_other(change):
-    frames = [CHANGES[change](photograph(number), SPAWN(number)) for number in range(3)]
+    frames = [CHANGES[change](photograph(number), SPAWN(number)) for number in range(2)]
     truth = [number for number, shot in enumerate(frames) for _ in shot]
-    features = torch.eye(3)[truth]
+    features = torch.eye(2)[truth]
     found = moments_of([frame for shot in frames for frame in shot], features)
     assert found == [truth.index(number) for number in truth]
 

@@ -18,31 +18,12 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.page import OpenPage
 from tests.browsing import Visit, watch
-from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-KINDS, EACH = 4, 8
-
-
-@pytest.fixture(scope="session")
-def found_once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photographs, and beside them what `discover` wrote."""
-    folder = tmp_path_factory.mktemp("project")
-    write_pictures(folder / "album", list(range(KINDS)), EACH)
-    discover(DiscoverySession.open(tiny_backbone), folder / "album", folder / "found", num_categories=KINDS)
-    return folder
-
-
-@pytest.fixture
-def project(found_once: Path, tmp_path: Path) -> Path:
-    """The results, to be changed at will; the photographs stay where they are."""
-    return Path(shutil.copytree(found_once / "found", tmp_path / "found"))
 
 
 @contextmanager
@@ -53,10 +34,19 @@ def served(project: Path, port: int | None = None) -> Iterator[OpenPage]:
         yield opened
 
 
+@pytest.fixture(scope="session")
+def ended() -> Iterator[ThreadPoolExecutor]:
+    """Ends servers during the next tests: each takes a fifth of a second, most of which it sleeps."""
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
 @pytest.fixture
-def page(project: Path) -> Iterator[OpenPage]:
-    with served(project) as opened:
-        yield opened
+def page(project: Path, ended: ThreadPoolExecutor) -> Iterator[OpenPage]:
+    opened = OpenPage(project)
+    opened.start()
+    yield opened
+    ended.submit(opened.close)
 
 
 class Window:

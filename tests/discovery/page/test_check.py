@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from promptccd.discovery.project import proposals
+from tests.discovery.conftest import EACH, KINDS
 from tests.discovery.corrected import registry_in
-from tests.discovery.page.conftest import EACH, KINDS, PHONE, Person, Window
+from tests.discovery.page.conftest import PHONE, Person, Window
 
 # What stands or lies beyond the screen, but for lists that are scrolled sideways.
 BEYOND = """() => [...document.querySelector('promptccd-desk').shadowRoot.querySelectorAll(

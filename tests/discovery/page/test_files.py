@@ -15,7 +15,7 @@ from PIL import ExifTags, Image
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.page import OpenPage
-from tests.discovery.page.conftest import WIDE, Person, Window, person_at, served
+from tests.discovery.page.conftest import WIDE, Person, Window, person_at
 from tests.discovery.stored import copied
 from tests.photographs import pixels
 from tests.processes import eventually
@@ -58,14 +58,13 @@ def journey(journey_once: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened(journey: Path) -> Iterator[OpenPage]:
-    with served(journey / "found") as page:
-        yield page
+def project(journey: Path) -> Path:
+    return journey / "found"
 
 
 @pytest.fixture
-def guest(opened: OpenPage) -> Window:
-    return Window(opened)
+def guest(page: OpenPage) -> Window:
+    return Window(page)
 
 
 def rows(guest: Window) -> dict[str, int]:
@@ -163,9 +162,9 @@ def test_a_machine_without_folders_says_the_path(guest, journey, monkeypatch) ->
 
 
 @pytest.fixture
-def looker(browser: Browser, opened: OpenPage) -> Iterator[Person]:
+def looker(browser: Browser, page: OpenPage) -> Iterator[Person]:
     allowed = ["clipboard-read", "clipboard-write"]
-    with person_at(browser, opened.url, device_scale_factor=2, permissions=allowed) as person:
+    with person_at(browser, page.url, device_scale_factor=2, permissions=allowed) as person:
         yield person
 
 

@@ -12,11 +12,10 @@ import pytest
 from promptccd.discovery import Project
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.project import ProjectView, edits
+from tests.discovery.conftest import EACH, KINDS
 from tests.discovery.corrected import correct, drawn_together, registry_in
 from tests.discovery.page.conftest import (
     CHOSEN,
-    EACH,
-    KINDS,
     Person,
     edits_of,
     first_group,

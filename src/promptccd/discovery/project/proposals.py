@@ -5,8 +5,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.registry import CategoryRegistry
@@ -56,17 +54,19 @@ def screen(
     if not asked or len(by_group) < 2:
         return None
     ids = sorted(by_group)
-    matrix, likeness = torch.from_numpy(features.of(asked)[1]), torch.zeros(len(asked), len(ids))
+    matrix, likeness = features.of(asked)[1], np.zeros((len(asked), len(ids)))
     rows = {key: row for row, key in enumerate(asked)}
     for place, group in enumerate(ids):
         known = sum(key in reviewed for key in by_group[group])
         seeds = by_group[group][: max(SEEDS, min(known, _MOST_SEEDS))]
-        like = matrix @ torch.from_numpy(features.of(seeds)[1]).T
+        like = matrix @ features.of(seeds)[1].T
         for column, key in enumerate(seeds):
             if key in rows:
                 like[rows[key], column] = -1  # it does not speak for itself
-        likeness[:, place] = like.topk(min(_LIKEST, len(seeds)), dim=1).values.mean(1)
-    shares = (_SHARPNESS * likeness).softmax(1).numpy()
+        count = min(_LIKEST, len(seeds))
+        likeness[:, place] = np.partition(like, -count, axis=1)[:, -count:].mean(1)
+    shares = np.exp(_SHARPNESS * likeness)
+    shares /= shares.sum(1, keepdims=True)
     placed = np.array([ids.index(members[key]) for key in asked])
     best, own = shares.argmax(1), shares[np.arange(len(asked)), placed]
     doubt = np.where(best == placed, -own, shares.max(1) - own)
@@ -102,6 +102,8 @@ def halves(
     categories, times the share of the smaller part. Of groups that are half one class and half another, 9 of 10 reach
     `TWO`, and 4 of 10 other groups (Caltech-101, fourteen draws, with the backbone ``photographs``).
     """
+    import torch
+
     from promptccd.discovery.grouping import suggest_split
 
     means = torch.from_numpy(registry.prototypes_of(registry.active).matrix).double()
@@ -120,11 +122,11 @@ def halves(
     return larger, smaller
 
 
-def _like_beside_like(points: Tensor) -> list[int]:
+def _like_beside_like(points: np.ndarray) -> list[int]:
     """Rows of unit vectors in an order in which each is followed by the most similar remaining row."""
     likeness, order = points @ points.T, [0]
-    likeness[:, 0] = -torch.inf
+    likeness[:, 0] = -np.inf
     while len(order) < len(points):
         order.append(int(likeness[order[-1]].argmax()))
-        likeness[:, order[-1]] = -torch.inf
+        likeness[:, order[-1]] = -np.inf
     return order

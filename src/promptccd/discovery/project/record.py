@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from promptccd.clustering.count_estimate import CountEstimate
 from promptccd.discovery.project.registry import CategoryRegistry, has_registry
 from promptccd.discovery.project.store import CATEGORIES as CATEGORIES
 from promptccd.disk import PROJECT as PROJECT
@@ -41,8 +42,6 @@ def read_record(out: Path) -> dict[str, Any]:
     Raises:
         RunError: it is missing, damaged, or of a newer version.
     """
-    from promptccd.clustering import CountEstimate  # torch comes with it, which corrections do without
-
     path = out / PROJECT / RECORD
     try:
         record = parsed_json(read_file(path, _LARGEST_RECORD))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from promptccd.data.names import display_name
 from promptccd.discovery.project.features import lay_out
@@ -126,9 +125,10 @@ class ProjectView(Project):
             within: the category that all are in.
             most: at most so many.
         """
-        matrix, group = self.features().matrix, self.columns().group
-        parts, examples = matrix[: len(group)].split(_AT_ONCE), matrix[list(rows)].T
-        like = torch.cat([(part @ examples).amax(1) for part in parts]).numpy()
+        vectors, group = self.features().vectors, self.columns().group
+        examples, starts = vectors[list(rows)].T, range(0, len(group), _AT_ONCE)
+        shown = vectors[: len(group)]
+        like = np.concatenate([(shown[start : start + _AT_ONCE] @ examples).max(1) for start in starts])
         like[list(rows)] = np.inf
         found = np.flatnonzero((like > 0) & ((group == within) | np.isinf(like) | (within is None)))
         return {"rows": found[np.argsort(-like[found], kind="stable")][:most].tolist()}
@@ -170,10 +170,9 @@ class ProjectView(Project):
             why["like"] = self.like_these([row], within=group, most=4)["rows"][1:]
         found = self.active_prototypes()
         if found.ids:
-            matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
-            values, order = (matrix @ features.matrix[row]).sort(descending=True, stable=True)
-            likest = zip(order[:9].tolist(), values.tolist(), strict=False)
-            why["others"] = [{"id": found.ids[each], "like": round(like, 3)} for each, like in likest]
+            like = _unit(found.matrix) @ features.vectors[row]
+            likest = np.argsort(-like, kind="stable")[:9].tolist()
+            why["others"] = [{"id": found.ids[each], "like": round(float(like[each]), 3)} for each in likest]
         return why
 
     def _in_groups(self) -> list[str]:
@@ -280,9 +279,10 @@ class ProjectView(Project):
         looks = [(identity, vector) for identity, vector, *_ in groups]
         if looks != self._near[0]:
             found = self.active_prototypes()
-            matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
-            likeness = (matrix @ matrix.T).fill_diagonal_(-torch.inf)
-            order = likeness.argsort(dim=1, descending=True, stable=True)[:, : min(NEAR, len(looks) - 1)]
+            matrix = _unit(found.matrix)
+            likeness = matrix @ matrix.T
+            np.fill_diagonal(likeness, -np.inf)
+            order = np.argsort(-likeness, axis=1, kind="stable")[:, : min(NEAR, len(looks) - 1)]
             near = [[found.ids[each] for each in row] for row in order.tolist()]
             self._near = looks, dict(zip(found.ids, near, strict=True))
         if groups != self._alike[0]:
@@ -325,3 +325,8 @@ class ProjectView(Project):
                 "redo": None,
                 **{step: dict(zip(_STEP, values, strict=True)) for step, *values in self.run(_STEPS)},
             }
+
+
+def _unit(matrix: np.ndarray) -> np.ndarray:
+    """Rows of unit length."""
+    return matrix / np.linalg.norm(matrix, axis=1, keepdims=True).clip(min=1e-12)
