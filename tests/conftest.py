@@ -76,9 +76,9 @@ def sendable(data: Any) -> Any:
     return data
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def settled_heap() -> None:
-    """Accelerate collects garbage after every stage: keep it from looking through all that was imported."""
+    """Accelerate collects garbage after every stage: keep it from looking through what earlier files left."""
     gc.collect()
     gc.freeze()
 

@@ -147,7 +147,13 @@ def test_where_all_is_labelled_there_is_nothing_to_find() -> None:
 
 @pytest.mark.parametrize(
     ("load", "share"),
-    [*itertools.product((load_iris, load_wine, load_breast_cancer), (0.6, 1.0)), (load_digits, 1.0)],
+    [
+        *itertools.product((load_iris, load_breast_cancer), (0.6, 1.0)),
+        *(
+            pytest.param(*each, marks=pytest.mark.moderate)
+            for each in ((load_wine, 0.6), (load_wine, 1.0), (load_digits, 1.0))
+        ),
+    ],
 )
 def test_without_labels_the_range_holds_the_truth(load, share: float) -> None:
     """Of real data that choose nothing, in their own units and scaled: the variance within categories is unknown."""

@@ -144,7 +144,7 @@ def test_finds_the_count_of_separated_mixtures_from_half_and_twice(seed, start):
     assert result.log_posterior == module.log_posterior(points, result.labels, NormalInverseWishart())
 
 
-@pytest.mark.parametrize("start", [10, 40])
+@pytest.mark.parametrize("start", [pytest.param(10, marks=pytest.mark.moderate), 40])
 def test_finds_the_count_of_very_unequal_sizes_under_a_matched_prior(start):
     points, groups = blobs([15] * 5 + [40] * 10 + [150] * 5, spread=0.6)
     within = (points - module.cluster_means(points, groups, 20)[groups]).var()

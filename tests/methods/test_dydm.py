@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from promptccd.methods import dydm
 from promptccd.methods.dydm import DYDMModel, DYDMObjective, divergence
 from tests.conftest import TINY_HEAD
 from tests.messages import TEXT
@@ -28,27 +29,29 @@ def test_rehearsal_by_hand() -> None:
         assert tau**2 * float(divergence(memory / tau, discovery / tau)) == pytest.approx(value, abs=1e-6)
 
 
-def test_updates_are_those_of_all_images_at_once_in_any_order(backbone_folder: Path) -> None:
+def test_updates_are_those_of_all_images_at_once_in_any_order(
+    model: DYDMModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also against the recursive update of the inverse, which the paper writes."""
+    monkeypatch.setattr(dydm, "ROWS_AT_ONCE", 100)
     generator = torch.Generator().manual_seed(0)
     expansion = torch.randn(32, 50, dtype=torch.float64, generator=generator) / 6
-    points = F.normalize(torch.randn(2_300, 32, dtype=torch.float64, generator=generator))
-    classes = torch.randint(4, (2_300,), generator=generator)
+    points = F.normalize(torch.randn(230, 32, dtype=torch.float64, generator=generator))
+    classes = torch.randint(4, (230,), generator=generator)
     found = []
-    for parts in ([slice(0, None)], [slice(1_500, None), slice(0, 1_500)], [classes < 2, classes >= 2]):
-        model = DYDMModel.from_pretrained(backbone_folder, **TINY_HEAD, expansion_size=50).double()
+    for parts in ([slice(0, None)], [slice(150, None), slice(0, 150)], [classes < 2, classes >= 2]):
         model.begin_memory(expansion)
         for part in parts:
             model.remember(points[part], classes[part], int(classes[part].max()) + 1)
         found.append(model.readout)
     for each in found[1:]:
         np.testing.assert_allclose(found[0], each, atol=1e-9)
-    old, new = (torch.relu(points[part] @ expansion) for part in (slice(1_500, None), slice(0, 1_500)))
+    old, new = (torch.relu(points[part] @ expansion) for part in (slice(150, None), slice(0, 150)))
     inverse = torch.linalg.inv(old.T @ old + 0.1 * torch.eye(50))
-    weights = inverse @ old.T @ F.one_hot(classes[1_500:], 4).double()
-    middle = torch.linalg.inv(torch.eye(1_500) + new @ inverse @ new.T)
+    weights = inverse @ old.T @ F.one_hot(classes[150:], 4).double()
+    middle = torch.linalg.inv(torch.eye(150) + new @ inverse @ new.T)
     inverse = inverse - inverse @ new.T @ middle @ new @ inverse
-    weights = weights + inverse @ new.T @ (F.one_hot(classes[:1_500], 4).double() - new @ weights)
+    weights = weights + inverse @ new.T @ (F.one_hot(classes[:150], 4).double() - new @ weights)
     np.testing.assert_allclose(found[0], weights, atol=1e-8)
     scores = torch.relu(points @ expansion) @ weights
     np.testing.assert_allclose(model.memory_scores(points), scores, atol=1e-8)

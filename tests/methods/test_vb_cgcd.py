@@ -198,7 +198,7 @@ def test_earlier_gaussians_keep_every_bit_and_are_loaded_as_saved(
 def test_the_estimate_of_the_paper_ends_a_stage(
     backbone_folder: Path, early_stop: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vb_cgcd, "SVI_STEPS", 60)
+    monkeypatch.setattr(vb_cgcd, "SVI_STEPS", 20)
     model, (first, _) = ended_stages(backbone_folder, estimate="svi", early_stop=early_stop)
     assert model.class_gaussians.shape == (5, 6, 7)
     assert float((model.class_gaussians - torch.eye(7)[1:]).abs().max()) < 0.01

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.models.finished import write_backbone, write_stage
+from tests.models.finished import write_stage
 from tests.order_one import lively_backbone
 
 
@@ -28,8 +28,7 @@ def stage_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     @cache
     def folder(method: str, kind: str = "dinov2") -> Path:
-        bare = write_backbone(kind, tmp_path_factory.mktemp("bare"))
-        return write_stage(method, bare, tmp_path_factory.mktemp(method))
+        return write_stage(method, tmp_path_factory.mktemp(method), kind)
 
     return folder
 

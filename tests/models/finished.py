@@ -1,5 +1,8 @@
 """Finished stages of every method, over every kind of backbone, without training one."""
 
+import copy
+import functools
+import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -77,10 +80,17 @@ def parts_config(width: int, num_heads: int = 4, **fields: Any) -> PromptCCDPlus
     return PromptCCDPlusPlusConfig(vision_config=vision, **fields)
 
 
-def model_of(method: str, backbone: Path) -> CategoryDiscoveryModel:
-    """A model that knows three categories, of which one was labelled; a middle one was merged away."""
+def model_of(method: str, kind: str = "dinov2") -> CategoryDiscoveryModel:
+    """A model of one's own that knows three categories, of which one was labelled; a middle one was merged away."""
+    return copy.deepcopy(_made(method, kind))
+
+
+@functools.cache
+def _made(method: str, kind: str) -> CategoryDiscoveryModel:
     name, options = METHODS[method]
-    model = VARIANTS[name].from_pretrained(backbone, **TINY_HEAD, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        bare = write_backbone(kind, Path(folder))
+        model = VARIANTS[name].from_pretrained(bare, **TINY_HEAD, **options)
     model.head.reset_parameters(torch_generator("head"))
     model.reset_prompts(torch_generator("prompts"))
     if model.mixture is not None:
@@ -96,9 +106,9 @@ def model_of(method: str, backbone: Path) -> CategoryDiscoveryModel:
     return model.eval()
 
 
-def write_stage(method: str, backbone: Path, folder: Path) -> Path:
+def write_stage(method: str, folder: Path, kind: str = "dinov2") -> Path:
     """The same as a checkpoint after a stage that grew it, with the image processor beside it."""
-    model = model_of(method, backbone)
+    model = model_of(method, kind)
     if hasattr(model, "class_means"):
         model.remember(model.prototypes[:1].clone())
     if hasattr(model, "grow"):  # classes, or a branch and its clusters

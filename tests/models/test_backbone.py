@@ -101,9 +101,9 @@ def without_prompts(model: CategoryDiscoveryModel) -> None:
     ],
 )
 def test_prompts_of_zero_leave_the_plain_backbone_to_the_bit(
-    bare: dict[str, Path], kind: str, method: str, pixels: torch.Tensor
+    kind: str, method: str, pixels: torch.Tensor
 ) -> None:
-    model, plain = model_of(method, bare[kind]), model_of("promptccd-gcd", bare[kind])
+    model, plain = model_of(method, kind), model_of("promptccd-gcd", kind)
     without_prompts(model)
     expected = plain(pixels).features
     assert torch.equal(model(pixels, prompted=True).features, expected)
@@ -149,9 +149,9 @@ def test_tokens_attention_and_gradients_are_those_of_transformers(
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) -> None:
+def test_places_turn_patches_alone(pixels: torch.Tensor) -> None:
     """Prompts stand before the patches and have no place: their order is nothing to DINOv3, that of patches is."""
-    backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
+    backbone = model_of("promptccd-gcd", "dinov3").backbone
     tokens, rotation = embed(backbone, pixels)
     prompts = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(1))
     first = class_token(backbone, insert_prompts(backbone, tokens, prompts), rotation)
@@ -166,20 +166,18 @@ def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) 
     torch.testing.assert_close(theirs, placed, rtol=1e-4, atol=1e-5)
 
 
-def test_a_forward_without_the_rotation_is_refused(bare: dict[str, Path], pixels: torch.Tensor) -> None:
+def test_a_forward_without_the_rotation_is_refused(pixels: torch.Tensor) -> None:
     """Otherwise, copies of blocks would run without it."""
-    backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
+    backbone = model_of("promptccd-gcd", "dinov3").backbone
     backbone.fast_blocks = FastBlocks(backbone, "bf16")
     with pytest.raises(ValueError, match="pass the rotation="):
         class_token(backbone, embed(backbone, pixels)[0])
 
 
 @pytest.mark.parametrize("kind", ["dinov2", "dinov3"])
-def test_a_prefix_is_read_in_the_precision_of_the_block(
-    bare: dict[str, Path], kind: str, pixels: torch.Tensor
-) -> None:
+def test_a_prefix_is_read_in_the_precision_of_the_block(kind: str, pixels: torch.Tensor) -> None:
     """Prompts that learn may be finer than the backbone, which does not."""
-    backbone = GCDModel.from_pretrained(bare[kind], dtype="bfloat16", **TINY_HEAD).backbone
+    backbone = model_of("promptccd-gcd", kind).bfloat16().backbone
     tokens, rotation = embed(backbone, pixels)
     fine = torch.randn(2, 3, 4, 32, generator=torch.Generator().manual_seed(2))
     for fast_blocks in (None, FastBlocks(backbone)):

@@ -8,7 +8,7 @@ import inspect
 import json
 import logging
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ import promptccd.pipeline
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.models import CategoryDiscoveryModel
-from tests.conftest import TINY_HEAD
+from tests.conftest import TINY_HEAD, fresh
 from tests.data.web import Web, web  # noqa: F401 - a fixture
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
@@ -84,7 +84,7 @@ def test_auto_classes_know_the_model_and_what_is_saved_comes_back(
 def test_half_precision_answers_everything(stage_of, method: str, dtype: Any, pixels: torch.Tensor) -> None:
     half, whole = (
         AutoModel.from_pretrained(stage_of(method), dtype=dtype),
-        AutoModel.from_pretrained(stage_of(method)),
+        fresh(AutoModel, stage_of(method)),
     )
     assert half.dtype == (dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype))
     for given in (pixels, pixels.to(half.dtype)):
@@ -122,7 +122,7 @@ def test_loading_says_nothing(stage: Path, backbone_folder: Path, caplog: pytest
 def test_a_copy_answers_alike_and_is_its_own(
     stage_of, method: str, twin: Callable, pixels: torch.Tensor
 ) -> None:
-    model = AutoModel.from_pretrained(stage_of(method))
+    model = fresh(AutoModel, stage_of(method))
     other, before = twin(model), answers(model, pixels)
     assert all(torch.equal(value, before[name]) for name, value in answers(other, pixels).items())
     other.set_categories(other.prototypes[:1], [4], ["elsewhere"])
@@ -155,17 +155,17 @@ def test_labels_follow_the_categories(stage: Path, tmp_path: Path) -> None:
 
 @of_methods
 def test_an_output_can_be_a_tuple(stage_of, method: str, pixels: torch.Tensor) -> None:
-    model = AutoModel.from_pretrained(stage_of(method))
+    model = fresh(AutoModel, stage_of(method))
     output, values = model(pixels, project=True), model(pixels, project=True, return_dict=False)
     assert isinstance(values, tuple) and len(values) == len(output)
     assert torch.equal(values[0], output.features)
 
 
 @pytest.mark.moderate
-def test_it_still_answers_after_mixed_precision(backbone_folder: Path, pixels: torch.Tensor) -> None:
+def test_it_still_answers_after_mixed_precision(pixels: torch.Tensor) -> None:
     """Accelerate replaces the forward while it trains, and puts back what it takes for the one of before."""
     model, accelerator = (
-        model_of("promptccd-pp", backbone_folder),
+        model_of("promptccd-pp"),
         Accelerator(cpu=True, mixed_precision="bf16"),
     )
     prepared = accelerator.prepare(model)
@@ -231,9 +231,9 @@ def test_the_image_processor_is_found(stage: Path, pixels: torch.Tensor) -> None
 # The pipeline
 
 
-@pytest.fixture
-def discover(stage: Path) -> Iterator[promptccd.CategoryDiscoveryPipeline]:
-    yield promptccd.CategoryDiscoveryPipeline.from_pretrained(stage)
+@pytest.fixture(scope="module")
+def discover(stage_of: Callable[[str], Path]) -> promptccd.CategoryDiscoveryPipeline:
+    return promptccd.CategoryDiscoveryPipeline.from_pretrained(stage_of("promptccd"))
 
 
 def opened(paths: list[Path]) -> list[Image.Image]:

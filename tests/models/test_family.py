@@ -11,7 +11,7 @@ from promptccd import GCDModel
 from promptccd.clustering import CalibratedMixture
 from promptccd.data.randomness import torch_generator
 from promptccd.models import CategoryDiscoveryModel
-from tests.conftest import TINY_HEAD
+from tests.conftest import TINY_HEAD, fresh
 from tests.models.finished import METHODS
 from tests.order_one import fill
 
@@ -26,7 +26,7 @@ Built = Callable[[str], CategoryDiscoveryModel]
 @pytest.fixture
 def built(stage_of: Callable[..., Path]) -> Built:
     """A finished model of a method over DINOv3, in which every term shows."""
-    return lambda method: AutoModel.from_pretrained(stage_of(method, "dinov3"))
+    return lambda method: fresh(AutoModel, stage_of(method, "dinov3"))
 
 
 @every_method

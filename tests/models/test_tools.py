@@ -16,6 +16,7 @@ from transformers import AutoModel
 
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of
+from tests.conftest import fresh
 from tests.models.finished import some_methods
 
 METHODS = ("promptccd", "promptccd-pp", "promptccd-b-dualprompt")
@@ -43,11 +44,6 @@ def acting_blocks(model: CategoryDiscoveryModel) -> list[nn.Module]:
 
 def cpu_offload(model: nn.Module, folder: Path, place: Path) -> nn.Module:
     accelerate.cpu_offload(model, "cpu", offload_buffers=True)
-    return model
-
-
-def disk_offload(model: nn.Module, folder: Path, place: Path) -> nn.Module:
-    accelerate.disk_offload(model, folder, "cpu")
     return model
 
 
@@ -83,14 +79,13 @@ def in_wrappers(model: Any, folder: Path, place: Path) -> nn.Module:
 
 
 @of_methods
-@pytest.mark.parametrize(
-    "tool", [cpu_offload, disk_offload, loaded_to_disk, half_in_memory, watched, in_wrappers]
-)
+@pytest.mark.parametrize("tool", [cpu_offload, loaded_to_disk, half_in_memory, watched, in_wrappers])
 def test_values_stay_equal(stage_of, method: str, tool: Callable, pixels: Tensor, tmp_path: Path) -> None:
     place = stage_of(method)
-    expected = answers(AutoModel.from_pretrained(place), pixels)
-    model = tool(AutoModel.from_pretrained(place), tmp_path, place)
-    elsewhere = tool in (cpu_offload, disk_offload, loaded_to_disk, half_in_memory)
+    plain = fresh(AutoModel, place)
+    expected = answers(plain, pixels)
+    model = tool(plain, tmp_path, place)
+    elsewhere = tool in (cpu_offload, loaded_to_disk, half_in_memory)
     assert any(each.is_meta for each in model.parameters()) == elsewhere
     for _ in range(2):
         assert all(map(torch.equal, answers(model, pixels), expected))
@@ -101,7 +96,7 @@ def test_values_stay_equal(stage_of, method: str, tool: Callable, pixels: Tensor
 
 @of_methods
 def test_hooks_see_and_change_every_block(stage_of, method: str, pixels: Tensor) -> None:
-    model = AutoModel.from_pretrained(stage_of(method))
+    model = fresh(AutoModel, stage_of(method))
     before = answers(model, pixels)
     whole = model.backbone(pixels, output_hidden_states=True).hidden_states
     for number, block in enumerate(blocks_of(model.backbone)):
@@ -136,8 +131,8 @@ def test_adapters_of_peft_are_trained_merged_and_loaded(
         target_modules=r"(backbone|branches)\..*(q_proj|k_proj|v_proj|o_proj|fc1|fc2)",
         init_lora_weights=False,
     )
-    plain = AutoModel.from_pretrained(stage_of(method))(pixels, prompted=True).features
-    model = peft.get_peft_model(AutoModel.from_pretrained(stage_of(method)), options)
+    plain = fresh(AutoModel, stage_of(method))(pixels, prompted=True).features
+    model = peft.get_peft_model(fresh(AutoModel, stage_of(method)), options)
     model(pixels, prompted=True).features.square().sum().backward()
     adapters = {name: value.grad for name, value in model.named_parameters() if "lora_" in name}
     unchanged = [name for name, grad in adapters.items() if grad is None or not grad.any()]
@@ -148,7 +143,7 @@ def test_adapters_of_peft_are_trained_merged_and_loaded(
     found = model(pixels, prompted=True).features
     assert (found - plain).abs().max() > 0.01
     model.save_pretrained(tmp_path)
-    again = peft.PeftModel.from_pretrained(AutoModel.from_pretrained(stage_of(method)), tmp_path)
+    again = peft.PeftModel.from_pretrained(fresh(AutoModel, stage_of(method)), tmp_path)
     assert torch.equal(again(pixels, prompted=True).features, found)
     merged = model.merge_and_unload()(pixels, prompted=True).features
     torch.testing.assert_close(found, merged, rtol=1e-4, atol=1e-5)
@@ -156,7 +151,7 @@ def test_adapters_of_peft_are_trained_merged_and_loaded(
 
 @of_methods
 def test_quantised_weights_answer_alike(stage_of, method: str, pixels: Tensor) -> None:
-    model = AutoModel.from_pretrained(stage_of(method))
+    model = fresh(AutoModel, stage_of(method))
     small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     one, other = (each(pixels, prompted=True).features for each in (model, small))
     assert not torch.equal(one, other)
@@ -168,7 +163,7 @@ def test_quantised_weights_answer_alike(stage_of, method: str, pixels: Tensor) -
 
 @of_methods
 def test_blocks_that_learn_get_their_graph_and_others_none(stage_of, method: str, pixels: Tensor) -> None:
-    model = AutoModel.from_pretrained(stage_of(method))
+    model = fresh(AutoModel, stage_of(method))
     model.requires_grad_(False)
     assert not model(pixels, prompted=True).features.requires_grad
     first = blocks_of(model.backbone)[0]

@@ -28,7 +28,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dic
 
     def run(method: str) -> dict[str, Any]:
         monkeypatch.chdir(tmp_path)
-        write_stage(method, write_backbone("dinov2", tmp_path / "bare"), tmp_path / STAGE)
+        write_stage(method, tmp_path / STAGE)
         labels = np.arange(16) % 4
         drawn = np.random.default_rng(0).normal(size=(16, 3, 16, 16)) * 0.3 + labels[:, None, None, None]
         values = {"pixel_values": drawn.astype("float32").tolist(), "labels": labels.tolist()}

@@ -25,7 +25,7 @@ from promptccd.runs.predict import Explanation
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer
-from tests.models.finished import write_backbone, write_stage
+from tests.models.finished import write_stage
 from tests.runs.test_resume import stage_hashes
 
 Values = dict[str, dict]
@@ -195,7 +195,7 @@ def test_an_explanation_in_words_numbers_and_colours(tmp_path: Path) -> None:
 
 
 def test_an_explanation_by_parts_has_a_part_and_prompts_of_it_for_every_patch(tmp_path: Path) -> None:
-    stage = write_stage("promptccd-pp", write_backbone("dinov2", tmp_path / "bare"), tmp_path / "stage")
+    stage = write_stage("promptccd-pp", tmp_path / "stage")
     model = load_model(stage)
     found = explain_image(model, load_view(stage), Image.new("RGB", (20, 20), "red"))
     assert found.parts.shape == (2, 2) and sum(found.to_dict()["patches_per_part"].values()) == 4

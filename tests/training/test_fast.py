@@ -18,8 +18,8 @@ from promptccd.runs.folder import RunDirectory
 from promptccd.training.fast import FrozenBlock, fast, is_plain
 from promptccd.training.progress import CategoryDiscoveryCallback
 from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_HEAD, resumable_recipe
-from tests.models.finished import BACKBONES, model_of, some_methods, write_backbone
+from tests.conftest import resumable_recipe
+from tests.models.finished import BACKBONES, model_of, some_methods
 from tests.runs.test_resume import stage_hashes
 
 
@@ -31,8 +31,8 @@ def draw_weights(module: nn.Module) -> None:
             parameter.uniform_(-0.5, 0.5).add_(1.0 if parameter.ndim == 1 else 0.0)
 
 
-def embedded(kind: str, folder: Path) -> tuple[GCDModel, Tensor, tuple[Tensor, Tensor] | None]:
-    model = GCDModel.from_pretrained(write_backbone(kind, folder), **TINY_HEAD)
+def embedded(kind: str) -> tuple[GCDModel, Tensor, tuple[Tensor, Tensor] | None]:
+    model = model_of("promptccd-gcd", kind)
     draw_weights(model.backbone)
     pixels = torch.randn(3, 3, 16, 24)
     return model, *embed(model.backbone, pixels)
@@ -47,8 +47,8 @@ def cosine(one: Tensor, other: Tensor) -> float:
 
 @some_methods("promptccd-gcd", "promptccd", "promptccd-pp", "promptccd-b", "promptccd-b-dualprompt")
 @pytest.mark.parametrize("kind", ["dinov2", "dino", "dinov3"])
-def test_values_and_gradients_are_those_of_whole_blocks(method: str, kind: str, tmp_path: Path) -> None:
-    model = model_of(method, write_backbone(kind, tmp_path)).train()
+def test_values_and_gradients_are_those_of_whole_blocks(method: str, kind: str) -> None:
+    model = model_of(method, kind).train()
     pixels = torch.randn(3, 3, 16, 24, generator=torch.Generator().manual_seed(5))
 
     def step() -> list[Tensor]:
@@ -66,8 +66,8 @@ def test_values_and_gradients_are_those_of_whole_blocks(method: str, kind: str, 
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_the_last_block_costs_one_row_and_only_inside(tmp_path: Path) -> None:
-    model, pixels = embedded("dinov2", tmp_path)[0], torch.randn(3, 3, 16, 24)
+def test_the_last_block_costs_one_row_and_only_inside() -> None:
+    model, pixels = embedded("dinov2")[0], torch.randn(3, 3, 16, 24)
     with FlopCounterMode(display=False) as whole:
         model(pixels)
     with FlopCounterMode(display=False) as block:
@@ -78,8 +78,8 @@ def test_the_last_block_costs_one_row_and_only_inside(tmp_path: Path) -> None:
     assert model.backbone.fast_blocks is None
 
 
-def test_a_block_with_another_projection_is_not_plain(tmp_path: Path) -> None:
-    block = blocks_of(embedded("dinov2", tmp_path)[0].backbone)[-1]
+def test_a_block_with_another_projection_is_not_plain() -> None:
+    block = blocks_of(embedded("dinov2")[0].backbone)[-1]
     assert is_plain(block) and not is_plain(nn.Identity())
     for name in ("k_proj", "v_proj"):
         plain = getattr(block.attention, name)
@@ -91,9 +91,9 @@ def test_a_block_with_another_projection_is_not_plain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["", "attention", "attention.k_proj", "mlp"])
-def test_a_block_with_a_hook_runs_whole(tmp_path: Path, place: str) -> None:
+def test_a_block_with_a_hook_runs_whole(place: str) -> None:
     """Such as that of a callback: its values are those that transformers gives."""
-    model, pixels = embedded("dinov2", tmp_path)[0], torch.randn(3, 3, 16, 24)
+    model, pixels = embedded("dinov2")[0], torch.randn(3, 3, 16, 24)
     seen: list[tuple[int, ...]] = []
     part = blocks_of(model.backbone)[-1].get_submodule(place)
     part.register_forward_hook(
@@ -132,10 +132,8 @@ def test_a_copy_computes_what_its_block_does(kind: str, options: dict[str, bool]
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
-def test_in_bfloat16_tokens_and_gradients_are_those_of_float32_up_to_rounding(
-    kind: str, tmp_path: Path
-) -> None:
-    model, tokens, rotation = embedded(kind, tmp_path)
+def test_in_bfloat16_tokens_and_gradients_are_those_of_float32_up_to_rounding(kind: str) -> None:
+    model, tokens, rotation = embedded(kind)
     found, slopes = [], []
     for precision in ("same", "bf16"):
         own = tokens.clone().requires_grad_()
@@ -150,8 +148,8 @@ def test_in_bfloat16_tokens_and_gradients_are_those_of_float32_up_to_rounding(
     assert cosine(*slopes) > 0.995
 
 
-def test_a_block_that_learns_or_has_a_hook_has_no_copy(tmp_path: Path, caplog) -> None:
-    model, tokens, rotation = embedded("dinov2", tmp_path)
+def test_a_block_that_learns_or_has_a_hook_has_no_copy(caplog) -> None:
+    model, tokens, rotation = embedded("dinov2")
     blocks, plain = blocks_of(model.backbone), run_prefix(model.backbone, tokens, rotation)
     blocks[0].mlp.fc1.weight.requires_grad_()
     blocks[1].attention.register_forward_hook(lambda *given: None)
@@ -161,7 +159,7 @@ def test_a_block_that_learns_or_has_a_hook_has_no_copy(tmp_path: Path, caplog) -
 
 
 def test_nothing_that_is_saved_knows_of_copies(tmp_path: Path) -> None:
-    model, tokens, rotation = embedded("dinov2", tmp_path)
+    model, tokens, rotation = embedded("dinov2")
     names, plain = list(model.state_dict()), run_prefix(model.backbone, tokens, rotation)
     with pytest.raises(RuntimeError, match="ends"), fast(model, "bf16"):
         run_prefix(model.backbone, tokens, rotation)

@@ -16,9 +16,12 @@ another split from a misprint.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from operator import attrgetter
+from statistics import fmean
 from typing import NamedTuple
 
 import pandas as pd
@@ -171,31 +174,29 @@ def audit(rows: pd.DataFrame) -> pd.DataFrame:
     Averages are judged by their stages among the rows: their All is no weighted mean of Old and New, because every
     stage has weights of its own.
     """
-    staged = rows[rows["stage"].notna()]
-    verdicts = {
-        row.Index: audit_row(
-            (row.all, row.old, row.new),
-            None if pd.isna(row.old_images) else (row.old_images, row.new_images),
-            inferred=row.inferred == 1,
-        )
-        for row in staged.itertuples()
-    }
-    stages = staged.groupby(RUN).groups
-    for place, *run in rows.loc[rows["stage"].isna(), RUN].itertuples(name=None):
-        own = stages.get(tuple(run), pd.Index([]))
-        outcomes = [verdicts[each].outcome for each in own]
-        verdicts[place] = _audit_average(rows.loc[place, [*PARTS]], rows.loc[own, [*PARTS]], outcomes)
+    accuracies, run_of = attrgetter(*PARTS), attrgetter(*RUN)
+    verdicts, stages, outcomes = dict[int, Verdict](), defaultdict(list), defaultdict(list)
+    for row in rows[rows["stage"].notna()].itertuples():
+        images = None if pd.isna(row.old_images) else (row.old_images, row.new_images)
+        verdicts[row.Index] = audit_row(accuracies(row), images, inferred=row.inferred == 1)
+        stages[run_of(row)].append(accuracies(row))
+        outcomes[run_of(row)].append(verdicts[row.Index].outcome)
+    for row in rows[rows["stage"].isna()].itertuples():
+        own = run_of(row)
+        verdicts[row.Index] = _audit_average(accuracies(row), stages[own], outcomes[own])
     table = pd.DataFrame(verdicts.values(), index=list(verdicts), columns=Verdict._fields)
     return rows.join(table)
 
 
-def _audit_average(average: pd.Series, stages: pd.DataFrame, outcomes: Sequence[str]) -> Verdict:
+def _audit_average(
+    average: Sequence[float], stages: Sequence[Sequence[float]], outcomes: Sequence[str]
+) -> Verdict:
     if not outcomes:
         return Verdict("undecided", "An average alone implies no share: every stage has its own.")
-    for part, mean in stages.mean(skipna=False).items():
-        if abs(average[part] - mean) > 0.01 + _SLACK:
-            text = f"{part.capitalize()} {average[part]:.2f}"
-            return Verdict("impossible", f"{text} is not the mean {mean:.2f} of its stages.")
+    for part, value, own in zip(PARTS, average, zip(*stages, strict=True), strict=True):
+        if abs(value - fmean(own)) > 0.01 + _SLACK:
+            text = f"{part.capitalize()} {value:.2f} is not the mean {fmean(own):.2f} of its stages."
+            return Verdict("impossible", text)
     for outcome in ("impossible", "undecided"):
         if count := outcomes.count(outcome):
             return Verdict(outcome, f"{count} of its {len(outcomes)} stages: {outcome}.")
