@@ -44,8 +44,7 @@ from promptccd.discovery.project import CategoryRegistry
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
 from tests.conftest import TINY_BACKBONE, quick_recipe
-from tests.discovery.page.conftest import Window
-from tests.discovery.page.test_together import served_alone
+from tests.discovery.page.conftest import Window, served
 
 GOLDEN = Path(__file__).with_name("golden") / "written"
 NEAR = 1e-3
@@ -342,7 +341,8 @@ def write_project(here: Path) -> Written:
     keep("stage2/kept", registry_files(out / ".promptccd"))
 
     groups.discover(albums[2])
-    with served_alone(out) as (_, window):
+    with served(out) as page:
+        window = Window(page)
         corrected(window, "gather", "2-12.bmp", "2-20.bmp", "3-30.bmp", name="chosen ones")
         corrected(window, "answer", "0-10.bmp", "4-30.bmp", same=False)
         corrected(window, "answer", "4-31.bmp", "0-30.bmp", same=True)
@@ -394,7 +394,8 @@ def write_ignored(here: Path) -> Written:
     texts["more.txt"] = groups.discover(more, "--export", "folders")
     groups.keep_results("more")
     groups.keep("more/folders", exported(out / "folders"))
-    with served_alone(out) as (_, window):
+    with served(out) as page:
+        window = Window(page)
         texts["views.json"] = _json({name: window.get(name) for name in VIEWS})
     correct("regroup", 4)
     correct("undo")
@@ -442,10 +443,10 @@ def write_reports(here: Path) -> Written:
     plan = ["sweep", "--config", here / "tiny.yaml", "--seeds", 1, 2, "--out", sweep]
     plan += ["--set", "kmeans_restarts=3", "epochs=2"]
     cells = [row["cell"] for row in json.loads(said(*plan, "--dry-run", "--json"))]
-    runs, other = [sweep / cell for cell in cells], here / "other-seed1"
-    for run, seed, restarts in zip([*runs, other], (1, 2, 1), (3, 3, 4), strict=True):
-        options = ["--output_dir", run, "--seed", seed, "--kmeans_restarts", restarts]
-        said("train", "--config", here / "tiny.yaml", *options)
+    runs, counted = [sweep / cell for cell in cells], here / "counted"
+    given, estimated = ("--kmeans_restarts", 3), ("--category_count", "split_merge")
+    for run, seed, options in zip([*runs, counted], (1, 2, 1), (given, given, estimated), strict=True):
+        said("train", "--config", here / "tiny.yaml", "--output_dir", run, "--seed", seed, *options)
     texts = {"sweep/said.txt": said(*plan), "evaluate.txt": said("evaluate", *runs)}
 
     def keep(name: str, folder: Path, *files: str) -> None:
@@ -456,10 +457,8 @@ def write_reports(here: Path) -> Written:
     keep("sweep/report", sweep / "report")
     said("report", *runs, "--out", here / "report", "--samples", 2)
     keep("report", here / "report")
-    said("report", *runs, other, "--compare", "--out", here / "comparison")
+    said("report", *runs, counted, "--compare", "--out", here / "comparison")
     keep("comparison", here / "comparison")
-    counted = here / "counted"
-    said("train", "--config", here / "tiny.yaml", "--output_dir", counted, "--category_count", "split_merge")
     said("report", counted, "--out", here / "counted-report", "--samples", 0)
     keep("counted", here / "counted-report", "report.json")
     texts["streams/evaluate.txt"] = write_streams(here, images, names, {**recipe, "data": {}})

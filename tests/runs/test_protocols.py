@@ -26,7 +26,7 @@ BLOCKS = [2, 1, 1, 1]
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five categories with a train and a test split of other images, of few pixels: a mixture of them is fitted."""
     folder = tmp_path_factory.mktemp("data")
-    splits = {"train": coloured_images(5, 30, size=8), "test": coloured_images(5, 24, size=8, seed=1)}
+    splits = {"train": coloured_images(5, 20, size=8), "test": coloured_images(5, 12, size=8, seed=1)}
     DatasetDict(splits).save_to_disk(str(folder))
     return folder
 
@@ -37,9 +37,9 @@ def run(data: Path, backbone_folder: Path, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("runs") / "run"
     values = {
         "data": {"dataset": str(data), "class_blocks": BLOCKS},
-        "views": {"image_size": 32, "resize_size": 36},
+        "views": {"image_size": 16, "resize_size": 18},
         "model": {"variant": "promptccd-pp", "num_parts": 2, "backbone": str(backbone_folder), **TINY_HEAD},
-        "training": {"output_dir": str(folder), "epochs": 1, "batch_size": 42, "kmeans_restarts": 3},
+        "training": {"output_dir": str(folder), "epochs": 1, "batch_size": 28, "kmeans_restarts": 3},
     }
     train_run(Recipe.from_dict(values))
     return folder
@@ -60,7 +60,7 @@ def options_of(name: str) -> dict[str, str]:
 def test_both_evaluation_sets_of_the_one_step_setting_differ_in_the_images(evaluation: RunEvaluation) -> None:
     training, test = (evaluation.evaluate(name, **options_of(name)) for name in ("pa-cgcd", "pa-cgcd-test"))
     assert [row.num_images for row in training.stages] == [len(stage) for stage in evaluation.stages[1:]]
-    assert [row.num_images for row in test.stages] == [24 * 3, 24 * 4, 24 * 5]
+    assert [row.num_images for row in test.stages] == [12 * 3, 12 * 4, 12 * 5]
     plain = [replace(row, figures={"nmi": row.figures["nmi"]}) for row in training.stages]
     assert plain == evaluation.evaluate("cacc").stages  # M_all, M_o, M_d are All, Old, New
 

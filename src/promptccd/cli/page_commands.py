@@ -133,18 +133,18 @@ def demo_command(options: argparse.Namespace) -> None:
     from promptccd.models.checkpoint import find_model
 
     try:
-        from promptccd.discovery.page.space import Site, Space
-    except ModuleNotFoundError as error:
-        if error.name != "gradio":
-            raise
-        raise ConfigurationError("The page needs gradio: pip install 'promptccd[space]'.") from error
-    try:
         find_model(options.model)  # the first visit loads it
     except (OSError, ValueError) as error:
         raise RunError(
             f"Cannot load a model from {options.model!r}: {one_line(error)} `promptccd demo {BUNDLED_MODEL}` uses the "
             "bundled backbone."
         ) from error
+    try:
+        from promptccd.discovery.page.space import Site, Space  # gradio takes seconds to import
+    except ModuleNotFoundError as error:
+        if error.name != "gradio":
+            raise
+        raise ConfigurationError("The page needs gradio: pip install 'promptccd[space]'.") from error
     with contextlib.closing(Space(options.model)) as page:
         try:
             server = page.serve(Site.of_machine(options.host, options.name), options.host, options.port)

@@ -92,6 +92,7 @@ class RunEvaluation:
         ]
         self._keep_features = keep_features
         self._kept: dict[tuple[int, StageImages], Tensor] = {}
+        self._loaded: dict[int, CategoryDiscoveryModel] = {}
         self._unseen: dict[tuple[str | None, str | None], ScoredImages] = {}
 
     def evaluate(self, protocol: str = "cacc", **options: str | None) -> ContinualScore:
@@ -117,8 +118,8 @@ class RunEvaluation:
             return {}
         test, found = self.test_images(), {}
         for stage in range(self.num_stages):
-            features = self.features(stage, test.images)[0].cpu()
-            given = self.load_stage(stage).assign(features).category_ids.numpy()
+            (features,) = self.features(stage, test.images)
+            given = self.load_stage(stage).assign(features).category_ids.cpu().numpy()
             found[stage] = 100 * float(np.mean(given == test.labels[0]))
         return found
 
@@ -128,7 +129,7 @@ class RunEvaluation:
             return None
         rows, batch_size, num_known = [], self.recipe.training.feature_batch_size, self.stages.num_known
         for stage, images in enumerate(self.images[1:], start=1):
-            model, view = self._model_on_device(stage)
+            model, view = self.load_stage(stage), self._view_of(stage)
             assert model.part_labeller is not None
             share = routing_agreement(model.eval(), images, view, batch_size, self.num_workers)
             num_parts = model.part_labeller.num_parts
@@ -138,14 +139,15 @@ class RunEvaluation:
     def native_predictions(self, stage: int, images: StageImages) -> np.ndarray | None:
         """The native predictions ``(N,)`` of a stage's model for images; `None` for models without them."""
         model = self.load_stage(stage)
-        if model.assign_natively(torch.zeros(0, model.config.vision_config.hidden_size)) is None:
+        none = torch.zeros(0, model.config.vision_config.hidden_size, device=model.device)
+        if model.assign_natively(none) is None:
             return None  # before features are computed
         if model.native_prompted is None:
             (features,) = self.features(stage, [images])
         else:
-            (features,) = self._features(*self._model_on_device(stage), [images], model.native_prompted)
-        predicted = model.assign_natively(features.cpu())
-        return None if predicted is None else predicted.numpy()
+            (features,) = self._features(model, self._view_of(stage), [images], model.native_prompted)
+        predicted = model.assign_natively(features)
+        return None if predicted is None else predicted.cpu().numpy()
 
     def raw_pixels(self, protocol: str = "cacc", **options: str | None) -> ContinualScore:
         """A protocol on pixels in 0..1; arguments as in `evaluate`.
@@ -153,7 +155,7 @@ class RunEvaluation:
         If training images differ in size, or are larger than the view, the pixels come from the view. All pixels
         are in memory.
         """
-        view = load_view(self.run.stage(0))
+        view = self._view_of(0)
         size, *others = {images[index].size for images in self.images for index in range(len(images))}
         as_in_view = others or 3 * math.prod(size) > view.num_bytes
 
@@ -171,7 +173,7 @@ class RunEvaluation:
 
     def frozen_backbone(self, protocol: str = "cacc", **options: str | None) -> ContinualScore:
         """A protocol on the backbone the run started from; arguments as in `evaluate`."""
-        view = load_view(self.run.stage(0))
+        view = self._view_of(0)
         model = initial_model(self.recipe, self.run).to(self.device)
         features = _of_no_stage(lambda images: self._features(model, view, [images], prompted=False)[0])
         return self._score(protocol, features, options)
@@ -234,17 +236,23 @@ class RunEvaluation:
         if not self._keep_features:
             self._kept = {place: values for place, values in self._kept.items() if place[0] == stage}
         if missing := [each for each in images if (stage, each) not in self._kept]:
-            found = self._features(*self._model_on_device(stage), missing)
+            found = self._features(self.load_stage(stage), self._view_of(stage), missing)
             self._kept |= {(stage, each): values for each, values in zip(missing, found, strict=True)}
         return [self._kept[stage, each] for each in images]
 
     def load_stage(self, stage: int) -> CategoryDiscoveryModel:
-        """The model of a finished stage; a `CheckpointError` if it is refused."""
-        path, most_bytes = self.run.stage(stage), self.recipe.model.max_model_bytes
-        return self.variant.from_pretrained(path, max_model_bytes=most_bytes)
+        """The model of a finished stage on the device, kept until that of another one is loaded.
 
-    def _model_on_device(self, stage: int) -> tuple[CategoryDiscoveryModel, EvaluationView]:
-        return self.load_stage(stage).to(self.device), load_view(self.run.stage(stage))
+        A `CheckpointError` if it is refused.
+        """
+        if stage not in self._loaded:
+            most_bytes = self.recipe.model.max_model_bytes
+            model = self.variant.from_pretrained(self.run.stage(stage), max_model_bytes=most_bytes)
+            self._loaded = {stage: model.to(self.device)}
+        return self._loaded[stage]
+
+    def _view_of(self, stage: int) -> EvaluationView:
+        return load_view(self.run.stage(stage))
 
     def _features(
         self,
