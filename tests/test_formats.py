@@ -13,7 +13,6 @@ from promptccd.cli.main import main
 from promptccd.data.splits import CategorySplit
 from promptccd.discovery import DiscoverySession
 from promptccd.discovery.checkpoint import load_progress
-from promptccd.disk import problems_of
 from promptccd.errors import PromptCCDError, RunError
 from promptccd.runs import RunDirectory
 from promptccd.training.progress import read_history
@@ -52,13 +51,6 @@ def test_a_discovery_of_format_1_is_read(golden: Path, backbone_folder: Path) ->
     assert (registry.category(0).name, registry.category(1).name) == ("$(touch pwned)", "egret")
     with pytest.raises(RunError, match=TEXT["found-with-another-model"]):  # so that was read
         load_progress(DiscoverySession.open(backbone_folder), golden / "found")
-
-
-@pytest.mark.fault(10)
-def test_sums_from_before_there_were_formats_are_read(golden: Path) -> None:
-    assert problems_of(golden / "before_formats") == []
-    (golden / "before_formats" / "position.json").write_text("{ }")
-    assert problems_of(golden / "before_formats") == ["position.json was altered or cut short"]
 
 
 READERS: dict[str, Callable[[Path], object]] = {

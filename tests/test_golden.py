@@ -264,10 +264,6 @@ def corrected(window: Window, do: str, *files: str, **more: Any) -> None:
     assert status == 200, reply
 
 
-def groups_of(window: Window) -> str:
-    return window.ask("/api/groups.csv")[2].decode()
-
-
 # ------------------------------------------------------------------------------------------------ what is held
 
 
@@ -301,6 +297,11 @@ class Groups:
         self.keep(
             name, {each: (self.out / each).read_text() for each in ("assignments.csv", "discovery.html")}
         )
+
+    def table(self, window: Window) -> str:
+        """What a window exports as a table."""
+        assert window.ask("/api/export", {"kind": "table"})[0] == 200
+        return (self.out / "table/assignments.csv").read_text()
 
     def home(self, name: str) -> int:
         """The category of a photograph."""
@@ -347,9 +348,9 @@ def write_project(here: Path) -> Written:
         corrected(window, "answer", "0-10.bmp", "4-30.bmp", same=False)
         corrected(window, "answer", "4-31.bmp", "0-30.bmp", same=True)
         corrected(window, "confirm", "4-32.bmp")
-        homes = {row["file"]: row["category"] for row in csv.DictReader(io.StringIO(groups_of(window)))}
+        homes = {row["file"]: row["category"] for row in csv.DictReader(io.StringIO(groups.table(window)))}
         corrected(window, "dissolve", category=int(homes["1-10.bmp"]))
-        texts["window/groups.csv"] = groups_of(window)
+        texts["window/groups.csv"] = groups.table(window)
         for kind in ("sidecars", "publish"):
             assert window.ask("/api/export", {"kind": kind})[0] == 200
     for kind in ("sidecars", "publish"):

@@ -195,7 +195,6 @@ function TakeSheet({ desk }: { desk: Desk }) {
   };
   return (
     <Sheet desk={desk} name="sheet take" label={t("takeAway")}>
-      <a class="button" href={address("groups.csv")} download>{t("takeTable")}</a>
       {desk.summary!.formats.map(({ name, title }) => <button key={name} disabled={isWriting} onClick={() => begin(name)}>{title[0].toUpperCase() + title.slice(1)}</button>)}
       {isWriting && <progress aria-label={t("takeProgress")} />}
       {found && (

@@ -3,7 +3,6 @@
 What people write into their files between two runs changes no group, no correction and no number.
 """
 
-import gc
 import io
 import json
 import os
@@ -172,19 +171,6 @@ def test_moved_renamed_and_touched_files_are_known_and_changed_ones_are_seen(run
     cost = run(album)
     assert (cost.decoded, cost.embedded, set(cost.opened)) == (1, 1, {two.name})
     assert by_file(out)[two.name]["sha256"] != before[two.name]["sha256"]
-
-
-@pytest.mark.moderate
-def test_a_damaged_file_is_made_again(run, album, out):
-    run(album)
-    before, place = contents(out), out / PROJECT / SEEN
-    gc.collect()  # closes the database, as the end of a process does
-    place.write_bytes(place.read_bytes()[: place.stat().st_size // 2])
-    (out / "discovery.html").unlink()  # its pictures are asked for
-    run(album)
-    assert contents(out) == before
-    cost = run(album)
-    assert (cost.decoded, cost.opened) == (0, [])
 
 
 # What people write into their files

@@ -80,17 +80,6 @@ def test_a_checkpoint_predicts_what_its_registry_says(run, stage):
     assert {path.name for path in run.glob(".*")} == {".lock", ".lock-owner"}
 
 
-def test_what_is_not_possible_changes_nothing(stage):
-    def files() -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in stage.iterdir() if path.is_file()}
-
-    before = files()
-    for edit in ((edits.rename, 0, ""), (edits.merge, [0]), (edits.rename, 99, "x")):
-        with pytest.raises(RegistryError):
-            correct(stage, edit)
-    assert files() == before
-
-
 class Killed(BaseException):
     """The process ended here."""
 

@@ -114,20 +114,15 @@ def test_a_group_like_one_that_is_none_counts_for_no_category(backbone_folder, t
     assert session.estimate.count == session.num_categories == 2
 
 
-def test_nothing_usable_leaves_the_session_as_it_was(session, albums, tmp_path):
+def test_steps_out_of_order_and_nothing_usable_leave_the_session_as_it_was(session, albums, tmp_path):
     (tmp_path / "a.png").write_bytes(b"<html>")
     with pytest.raises(DataError, match=TEXT["holds-no-image-that-can-be-3"]):
         session.read(tmp_path)
     with pytest.raises(DataError, match="No images yet"):
         session.current  # noqa: B018
-    grouped(session, albums[0])
+    session.read(albums[0])
     with pytest.raises(DataError):
         session.read(tmp_path)
-    assert session.current.stage == 1
-
-
-def test_steps_out_of_order_are_named(session, albums):
-    session.read(albums[0])
     with pytest.raises(DataError, match=TEXT["nothing-is-grouped-yet"]):
         session.assignment()
     session.read(albums[1])  # the first was never grouped: it is as if it had not been read

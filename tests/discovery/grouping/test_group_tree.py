@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 from promptccd.clustering import GroupingConstraints
 from promptccd.clustering.spread import measure_spread
 from promptccd.discovery.grouping import EarlierImages, KnownCategories, group_images, group_tree
-from promptccd.discovery.grouping.group_tree import GIVEN_UP, lloyd
+from promptccd.discovery.grouping.group_tree import GIVEN_UP, in_nearest, lloyd
 from promptccd.discovery.grouping.units import make_units
 from tests.clustering.test_split_merge import blobs
 from tests.discovery.grouping.conftest import groups_of, homes, keys_of, prototypes_of, satisfied
@@ -56,6 +56,15 @@ def test_every_merge_is_the_one_that_raises_the_inertia_least(num_fixed, num_ope
             costs[GIVEN_UP, group] = mass.sum() * ((held - centre) ** 2).sum(1).min()
         assert costs[kept, gone] == pytest.approx(min(costs.values()))
         groups[groups == gone] = kept
+
+
+def test_units_that_people_place_cost_what_their_own_centre_does():
+    points, centres = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.eye(3)
+    keys = keys_of(points)
+    said = GroupingConstraints(pinned={keys[0]: 1}, forbidden={key: {0, 2} for key in keys[1:3]})
+    found = in_nearest(make_units(points, keys, said, lambda category: category), centres)
+    assert found.labels[:3].tolist() == [1, 1, 1]
+    torch.testing.assert_close(found.costs, (points - centres[found.labels]).square().sum(1))
 
 
 def test_more_groups_than_seeds_are_found_where_so_many_are_asked_for():

@@ -52,7 +52,7 @@ SCREENS = {
     "same": ("go same", "see .pair img >> nth=1"),
     "map": ("go map", "miss .plane .empty"),
     "changed": ("go changed", "see .changes .offer"),
-    "export": ("choose Export", "see dialog[open] .button"),
+    "export": ("choose Export", "see dialog[open] button"),
     "dissolve": (*GROUP, "click .head .menu summary", "choose Not a group", "see dialog[open] button"),
     "regroup": ("click .menu summary", "choose Fewer or more groups", "see dialog[open] input[type=range]"),
     "one file": (*LARGE, "press f", "see dialog[open] .button"),

@@ -30,7 +30,7 @@ def test_examples_come_first_then_the_likest(reader: Window) -> None:
     assert all(reader.get(f"why/{row}")["group"] == home for row in inside)
 
 
-@pytest.mark.parametrize("path", ["alike?rows=", "alike?rows=999", "check?skip=999"])
+@pytest.mark.parametrize("path", ["alike?rows=", "alike?rows=999", "check?skip=999", "why/999"])
 def test_photographs_that_are_not_there_are_none(reader: Window, path: str) -> None:
     assert reader.ask(f"/api/{path}")[0] == 404
 

@@ -17,19 +17,25 @@ from promptccd.discovery.project.photos import CELL_SIDE, LARGE_SIDE, SIDES, Pho
 from promptccd.discovery.project.record import PROJECT, RECORD
 from promptccd.errors import DataError
 from tests.discovery.intake.test_archives import packed
-from tests.discovery.stored import relocate
+from tests.discovery.stored import copied, relocate
 from tests.messages import TEXT
 from tests.photographs import MARKER, jpeg, pixels
 
 
-@pytest.fixture
-def own(tiny_backbone: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three photographs that tell on whoever took them, and what `discover` found."""
-    (tmp_path / "album/sub").mkdir(parents=True)
+    place = tmp_path_factory.mktemp("photographs")
+    (place / "album/sub").mkdir(parents=True)
     for row, name in enumerate(("one.jpg", "sub/two.jpg", "<b>three.jpg")):
-        (tmp_path / "album" / name).write_bytes(jpeg(pixels(row, 480)))
-    discover(DiscoverySession.open(tiny_backbone), tmp_path / "album", tmp_path / "found")
-    return tmp_path
+        (place / "album" / name).write_bytes(jpeg(pixels(row, 480)))
+    discover(DiscoverySession.open(tiny_backbone), place / "album", place / "found")
+    return place
+
+
+@pytest.fixture
+def own(once: Path, tmp_path: Path) -> Path:
+    return copied(once, tmp_path / "own")
 
 
 def test_pictures_tell_nothing_but_what_is_seen(own: Path) -> None:
@@ -78,7 +84,9 @@ def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(own: Path) ->
     assert ProjectView(own / "found").photos.picture(row, 128) is not None
 
 
-def test_what_is_at_hand_gives_bytes_first_and_hears_of_a_file_that_is_not_what_it_seemed(own: Path) -> None:
+def test_what_is_at_hand_gives_bytes_first_and_hears_of_a_file_that_is_not_what_it_seemed(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     registry, asked = ProjectView(own / "found"), list[str]()
 
     def at_hand(key: str) -> bytes | None:
@@ -88,7 +96,9 @@ def test_what_is_at_hand_gives_bytes_first_and_hears_of_a_file_that_is_not_what_
     photos = Photos(own / "found", registry.images, at_hand)
     first, second, _ = photos.keys
     assert photos.original(first) == b"at hand"
-    assert photos.original(second) == (own / "album" / photos.names[1]).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("promptccd.discovery.project.photos.look_at", None)  # an unchanged file is not decoded
+        assert photos.original(second) == (own / "album" / photos.names[1]).read_bytes()
     assert asked == [first, second]
     asked.clear()
     assert photos.file_of(second) == own / "album" / photos.names[1]

@@ -1,8 +1,6 @@
 """What is said of how much is right: it holds, whoever chose what, and it is kept like all that a person said."""
 
-import csv
 import json
-from collections import Counter
 from collections.abc import Collection
 from itertools import product
 from pathlib import Path
@@ -16,7 +14,6 @@ from promptccd.cli.main import main
 from promptccd.discovery import Project
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits, load_registry, save_registry
 from promptccd.discovery.project.features import Features
-from promptccd.discovery.project.project import GoneError
 from promptccd.discovery.project.right import _DRAWS, draw, how_right, share_right, wrong_left
 from tests.discovery.conftest import EACH, KINDS
 from tests.discovery.page.conftest import Window
@@ -257,21 +254,6 @@ def test_photographs_of_a_later_stage_are_not_spoken_for_and_all_of_it_is_kept(t
     assert how_right(loaded, loaded.members) == after
 
 
-def test_only_the_image_that_was_drawn_answers_a_draw(project: Path) -> None:
-    opened = Project(project)
-    image = opened.drawn()
-    other = next(key for key in opened.members if key != image)
-    with pytest.raises(GoneError, match="another photograph's turn"), opened.blind():
-        opened.confirm([other])
-    assert not opened.reviews
-    with opened.blind():
-        opened.confirm([image])
-    opened.confirm([other])
-    again = Project(project)
-    assert again.how_right() == opened.how_right()
-    assert [bool(review.left) for review in again.reviews.values()].count(True) == 1
-
-
 def test_the_command_line_says_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["categories", str(project), "right"]) == 0
     assert "You have looked at 0. Every fifth" in capsys.readouterr().out
@@ -289,23 +271,13 @@ def test_the_command_line_says_it(project: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["drawn"] == 1
 
 
-def test_what_is_approved_says_so_in_tables(window: Window, project: Path) -> None:
-    asked = {"do": "confirm", "generation": window.get("state")["generation"], "images": [0]}
-    assert window.do(**asked)[0] == 200
-    split = Project(project)
-    split.split(0, split.members_of(0)[2:4])
-    rows = list(csv.DictReader(window.ask("/api/groups.csv")[2].decode().splitlines()))
-    assert Counter(row["state"] for row in rows) == {"reviewed": 1, "pinned": 2, "found": len(rows) - 3}
-    assert rows[0]["state"] == "reviewed"
-    assert len(Project(project).reviews) == 1
-
-
 def test_a_window_answers_what_was_drawn_and_no_other(window: Window) -> None:
     counted = window.get("right")
     assert (counted["share"], counted["drawn"], counted["count"]) == (None, 0, KINDS * EACH)
     asked = {"do": "confirm", "generation": window.get("state")["generation"], "blind": True}
     status, refused = window.do(images=[(counted["row"] + 1) % counted["count"]], **asked)
-    assert (status, "another photograph" in refused["error"]) == (409, True)
+    assert (status, "another photograph's turn" in refused["error"]) == (409, True)
+    assert not window.page.project.reviews
     status, reply = window.do(images=[counted["row"]], **asked)
     assert (status, reply["changed"]["rows"]) == (200, [counted["row"]])
     assert reply["groups"] == window.get("state")["groups"]

@@ -1,6 +1,5 @@
 """What the page asks its server for, and what the server says to everybody else."""
 
-import csv
 import io
 import json
 import socket
@@ -34,7 +33,7 @@ from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import EACH, KINDS, write_pictures
 from tests.discovery.corrected import drawn_together, registry_in
 from tests.discovery.page.conftest import Window, served
-from tests.discovery.stored import stored_in
+from tests.discovery.stored import stored_in, table_of
 
 N = KINDS * EACH
 UNSURE_BELOW = 128  # of 255, as frontend/src/desk.ts has it
@@ -95,23 +94,11 @@ def test_pictures_are_small_or_large_and_are_kept(window: Window, page: OpenPage
 
 def test_a_browser_keeps_pictures_and_nothing_that_changes(reader: Window) -> None:
     generation = reader.get("state")["generation"]
-    paths = ["", "api/state", "api/columns", "api/groups.csv", f"api/picture/{generation}/3/128"]
+    paths = ["", "api/state", "api/columns", "api/dates", f"api/picture/{generation}/3/128"]
     paths += [f"api/pictures/{generation}/128?rows=1,2", "?" + urlsplit(reader.page.url).query]
     kept = [reader.ask(f"/{path}")[1].get("cache-control", "") for path in paths]
     assert kept == ["no-cache", *["no-store"] * 3, FOREVER, *["no-store"] * 2]
     assert "max-age=31536000" in FOREVER
-
-
-def test_why_names_what_is_like_it_and_what_else_it_could_be(reader: Window) -> None:
-    group, _, _ = columns_of(reader)
-    why = reader.get("why/5")
-    assert (why["group"], why["state"], why["measured"]) == (group[5], "found", False)
-    assert set(group[why["like"]]) == {group[5]}
-    likeness = [each["like"] for each in why["others"]]
-    assert likeness == sorted(likeness, reverse=True)
-    assert {each["id"] for each in why["others"]} == set(group.tolist())
-    assert reader.get("alike?rows=5")["rows"][0] == 5
-    assert reader.ask(f"/api/why/{N}")[0] == 404
 
 
 def test_small_pictures_come_together_each_as_it_comes_alone(reader: Window) -> None:
@@ -200,7 +187,7 @@ def test_groups_are_taken_away_as_discover_exports_them(window: Window, project:
         reply = json.loads(content)
         assert (status, reply["photographs"], reply["place"]) == (200, N, str(project / kind)), reply
         assert reply["lines"][0].startswith(f"{project / kind}: {N} photographs; files: ")
-    rows = list(csv.DictReader(io.StringIO(window.ask("/api/groups.csv")[2].decode())))
+    rows = table_of(project / "table")
     assert [row["file"] for row in rows] == window.get("names?from=0")
     taken = sorted(f"{path.parent.name}/{path.name}" for path in (project / "folders").glob("*/*"))
     assert taken == sorted(f"{row['name']}/{row['file']}" for row in rows)
@@ -261,8 +248,8 @@ def test_every_correction_is_on_the_disk_and_its_answer_says_what_changed(window
             assert np.array_equal(now[0], fresh.columns().group)
         revision = reply["revision"]
     assert len(set(states)) == len(states) - 1  # restored is as before it was set aside
-    rows = list(csv.DictReader(io.StringIO(window.ask("/api/groups.csv")[2].decode())))
-    registry = registry_in(project)
+    assert window.ask("/api/export", {"kind": "table"})[0] == 200
+    rows, registry = table_of(project / "table"), registry_in(project)
     ours = {each.id for each in registry.active}
     assert {each["picture"]: each["category"] for each in rows} == {
         key: str(home) if (home := registry.members.get(key)) in ours else "" for key in registry.images

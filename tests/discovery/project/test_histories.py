@@ -145,6 +145,8 @@ HISTORIES: dict[str, tuple[Callable[[], CategoryRegistry], Sequence[Edit]]] = {
     "an image is not of the category of both": (
         found, [(partial(edits.answer, same=False), THREE[1], THREE[2])]),
     "two images are kept apart": (found, KEPT_APART),
+    "an image is kept apart from two": (
+        found, [*KEPT_APART[:1], (partial(edits.answer, same=False), THREE[0], FIVE[1])]),
     "a merge overrules the answer": (found, [*KEPT_APART[:1], (edits.merge, [3, 5])]),
     "a move overrules it": (found, [*KEPT_APART, (edits.move, [THREE[0], FIVE[0]], 4)]),
     "gathering overrules it": (found, [*KEPT_APART, (edits.gather, [THREE[0], FIVE[0]])]),

@@ -6,7 +6,6 @@ import posixpath
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 
 from promptccd import systems
 from promptccd.discovery.exports.formats import FORMATS
-from promptccd.discovery.exports.rows import AssignmentRow, assignments_csv, project_rows
+from promptccd.discovery.exports.rows import AssignmentRow, project_rows
 from promptccd.discovery.intake.seen import item_name, sound_file
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.edits import CORRECTIONS, Kind
@@ -181,14 +180,6 @@ def rows_of(project: ProjectView) -> list[AssignmentRow]:
     return project_rows(registry, photos)
 
 
-def _table(project: ProjectView, _: Request) -> Response:
-    rows = rows_of(project)
-    if not project.can_write:  # what leaves a Space has neither place nor time
-        rows = [replace(row, path="", date="") for row in rows]
-    headers = {"content-disposition": 'attachment; filename="groups.csv"', **NOT_KEPT}
-    return Response(assignments_csv(rows), media_type="text/csv", headers=headers)
-
-
 def _picture(project: ProjectView, asked: Request) -> Response:
     side, row = asked.path_params["side"], _row(project, asked)
     content = project.photos.picture(row, side) if side in SIDES else None
@@ -224,7 +215,6 @@ ANSWERS: dict[str, Answer] = {
     "/api/halves/{category:int}": lambda project, asked: project.halves(asked.path_params["category"]),
     "/api/why/{row:int}": lambda project, asked: project.why(_row(project, asked)),
     "/api/right": lambda project, _: project.right(),
-    "/api/groups.csv": _table,
     "/api/questions": _questions,
     "/api/picture/{generation}/{row:int}/{side:int}": _picture,
     "/api/pictures/{generation}/{side:int}": _pictures,

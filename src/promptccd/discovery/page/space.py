@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from promptccd.discovery.checkpoint import save_checkpoint
 from promptccd.discovery.discover import discover
 from promptccd.discovery.embedding import load_embedder, registry_of
 from promptccd.discovery.exports.formats import FORMATS
+from promptccd.discovery.exports.rows import assignments_csv
 from promptccd.discovery.intake.reading import find_source
 from promptccd.discovery.page.routes import (
     ACTIONS,
@@ -217,8 +219,8 @@ class Space:
 
     def _screens(self) -> ASGIApp:
         """Answers for the screens of all visits, below their addresses."""
-        actions = ACTIONS | {"/api/regroup": self._regrouped}
-        routes = screens(lambda request: request.scope["visit"].project, ANSWERS, actions)
+        actions, answers = ACTIONS | {"/api/regroup": self._regrouped}, ANSWERS | {"/api/groups.csv": _table}
+        routes = screens(lambda request: request.scope["visit"].project, answers, actions)
         shown = application([*routes, Route("/take/{name}", self._archive)])
         shown.add_exception_handler(PromptCCDError, _refused)
 
@@ -389,6 +391,13 @@ class Space:
 def _owner(request: gr.Request) -> tuple[str, str]:
     """The secret in the cookie of a browser, and its session; a script without either owns no visit."""
     return request.cookies.get(COOKIE, ""), str(request.session_hash or secrets.token_hex(16))
+
+
+def _table(project: ProjectView, _: Request) -> Response:
+    """A row of every photograph, without place and time."""
+    rows = [replace(row, path="", date="") for row in rows_of(project)]
+    headers = {"content-disposition": 'attachment; filename="groups.csv"', **NOT_KEPT}
+    return Response(assignments_csv(rows), media_type="text/csv", headers=headers)
 
 
 def _without_paths(text: str, visit: Visit) -> str:

@@ -343,7 +343,7 @@ def _save_model(place: Path, registry: CategoryRegistry) -> None:
     import torch
 
     from promptccd.runs.predict import load_model
-    from promptccd.runs.stage import FROZEN, WEIGHTS, save_shards
+    from promptccd.runs.stage import WEIGHTS, save_shards
 
     require_no_links(place)
     model = load_model(place)
@@ -352,10 +352,7 @@ def _save_model(place: Path, registry: CategoryRegistry) -> None:
 
     def fill(staging: Path) -> None:
         shutil.copytree(place, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns(CHECKSUMS, WEIGHTS))
-        if (place / FROZEN).exists():
-            save_shards(model, staging, [place])
-        else:
-            model.save_pretrained(staging)
+        save_shards(model, staging, [place])
         save_registry(registry, staging)
 
     write_directory(place, fill, replace=True)

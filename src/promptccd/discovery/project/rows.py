@@ -450,7 +450,7 @@ class Rows(Store):
         )  # fmt: skip
         if pin:
             self.run("delete from forbidden where category = ? and image in chosen", category)
-        if category is not None and left:
+        if left:
             left.append((category, -sum(count for _, count in left)))
         self._resize([(identity, -count) for identity, count in left])
 

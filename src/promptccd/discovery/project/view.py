@@ -13,7 +13,7 @@ import numpy as np
 
 from promptccd.data.names import display_name
 from promptccd.discovery.project.features import lay_out
-from promptccd.discovery.project.observe import NO_CATEGORY
+from promptccd.discovery.project.observe import NO_CATEGORY, unit
 from promptccd.discovery.project.photos import AWAY, PINNED, STATES, Columns, Photos
 from promptccd.discovery.project.project import Project
 from promptccd.discovery.project.proposals import halves, screen
@@ -170,7 +170,7 @@ class ProjectView(Project):
             why["like"] = self.like_these([row], within=group, most=4)["rows"][1:]
         found = self.active_prototypes()
         if found.ids:
-            like = _unit(found.matrix) @ features.vectors[row]
+            like = unit(found.matrix) @ features.vectors[row]
             likest = np.argsort(-like, kind="stable")[:9].tolist()
             why["others"] = [{"id": found.ids[each], "like": round(float(like[each]), 3)} for each in likest]
         return why
@@ -279,7 +279,7 @@ class ProjectView(Project):
         looks = [(identity, vector) for identity, vector, *_ in groups]
         if looks != self._near[0]:
             found = self.active_prototypes()
-            matrix = _unit(found.matrix)
+            matrix = unit(found.matrix)
             likeness = matrix @ matrix.T
             np.fill_diagonal(likeness, -np.inf)
             order = np.argsort(-likeness, axis=1, kind="stable")[:, : min(NEAR, len(looks) - 1)]
@@ -325,8 +325,3 @@ class ProjectView(Project):
                 "redo": None,
                 **{step: dict(zip(_STEP, values, strict=True)) for step, *values in self.run(_STEPS)},
             }
-
-
-def _unit(matrix: np.ndarray) -> np.ndarray:
-    """Rows of unit length."""
-    return matrix / np.linalg.norm(matrix, axis=1, keepdims=True).clip(min=1e-12)
