@@ -59,6 +59,11 @@ TINY_HEAD = {
 }
 
 
+def pytest_collection() -> None:
+    """Collect no garbage until the first test: most of it would look through imported libraries."""
+    gc.disable()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
     """Reports that can be sent to the process that collects them.
@@ -81,72 +86,55 @@ def sendable(data: Any) -> Any:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def settled_heap() -> Iterator[None]:
-    """Accelerate collects garbage after every stage: keep it from looking through all that was imported."""
-    import accelerate.utils.memory
+def settled_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Set up the libraries once for all tests.
 
-    gc.collect()
+    Garbage among what was imported is not collected, and Accelerate, which would do so after every stage, collects
+    none. The caches of `datasets` stay out of the home folder. It names each table by a hash of its content, for
+    caches that nothing here uses.
+    """
+    import accelerate.utils.memory
+    import datasets
+
     gc.freeze()
+    gc.enable()
+    datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("datasets-cache")
+    os.environ["HF_DATASETS_CACHE"] = str(datasets.config.HF_DATASETS_CACHE)  # of processes that tests start
+    any_name = datasets.fingerprint.generate_random_fingerprint
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accelerate.utils.memory, "gc", SimpleNamespace(collect=int))
+        patch.setattr(datasets.arrow_dataset, "generate_fingerprint", lambda table: any_name())
+        patch.setattr(datasets.fingerprint, "update_fingerprint", lambda *of: any_name())
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep what `datasets` caches out of the home folder of whoever runs the tests."""
-    import datasets
-
-    datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("datasets-cache")
-    os.environ["HF_DATASETS_CACHE"] = str(datasets.config.HF_DATASETS_CACHE)  # of processes that tests start
-
-
 @pytest.fixture(autouse=True)
-def fresh_accelerator() -> Iterator[None]:
-    """Accelerate keeps one state per process; a test may want another precision than the last one."""
-    from accelerate.state import AcceleratorState
+def fresh_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Begin and end every test with the states that a process keeps as in a process of its own.
 
-    AcceleratorState._reset_state(reset_partial_state=True)
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)  # fixtures of the next file come before this one
-
-
-@pytest.fixture(autouse=True)
-def own_threads() -> Iterator[None]:
-    """A command that a test runs may compute in more threads, which round otherwise; the next test does not."""
-    import torch
-
-    before = torch.get_num_threads()
-    yield
-    if torch.get_num_threads() != before:
-        torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def own_signals() -> Iterator[None]:
-    """A command that a signal ended ignores those that follow; the next test is another process's command."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture(autouse=True)
-def seeded(request: pytest.FixtureRequest) -> None:
-    """Begin every test with random states of its own, drawn for its name.
-
-    Only tests draw from global generators. What a test draws then depends neither on the tests before it nor on
-    whether it is run alone, so one that fails in the suite fails alone too.
+    Random states are drawn for the name of the test. What it draws then depends neither on the tests before it nor on
+    whether it is run alone, so one that fails in the suite fails alone too. Only tests draw from global generators.
+    Accelerate keeps one state, a command may compute in more threads, which round otherwise, and a command that a
+    signal ended ignores those that follow.
     """
     import numpy as np
     import torch
+    from accelerate.state import AcceleratorState
 
     from promptccd.data.randomness import seed_of
 
-    seed = seed_of("test", request.node.name) % 2**32
+    seed, threads = seed_of("test", request.node.name) % 2**32, torch.get_num_threads()
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the global generator is the point
     torch.default_generator.manual_seed(seed)  # `torch.manual_seed` notes a call for each kind of GPU too
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)  # fixtures of the next file come before this one
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -216,6 +204,7 @@ def config() -> PromptCCDConfig:
     return PromptCCDConfig(vision_config={"model_type": "dinov2", **TINY_BACKBONE}, **TINY_HEAD)
 
 
+@functools.cache
 def coloured_images(num_categories: int, per_category: int, size: int = 16, seed: int = 0) -> Dataset:
     """Noisy images whose categories differ in the colour of a stripe; easy, but not linearly trivial."""
     import numpy as np

@@ -42,7 +42,7 @@ def arguments(folder: Path, **changes: object) -> TrainingArguments:
 
 
 def cut(dataset: Dataset | None = None, **options: object) -> StageStream:
-    dataset = coloured_images(5, 30) if dataset is None else dataset
+    dataset = dataset or coloured_images(5, 30)
     return StageStream.from_dataset(dataset, class_blocks=BLOCKS, **options)
 
 
@@ -307,6 +307,6 @@ def test_the_recipe_says_what_was_given(tiny_backbone: Path, tmp_path: Path) -> 
         model.config.name_or_path = place
         changed = CategoryDiscoveryTrainer(model, arguments(tmp_path / "run", seed=7), stages)
         assert changed.recipe.model.backbone == str(tmp_path / "run" / "backbone")
-    digits = StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1])
-    named = CategoryDiscoveryTrainer(model, arguments(tmp_path / "run"), digits)
+    stages.source = {**stages.source, "dataset": "digits"}
+    named = CategoryDiscoveryTrainer(model, arguments(tmp_path / "run", seed=7), stages)
     assert named.recipe.data.dataset == "digits"

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -24,6 +25,7 @@ time.sleep(600)
 
 def test_a_lock_names_its_owner_and_ends_when_it_is_closed(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "38_2")
+    monkeypatch.setattr("promptccd.locks._SHORTEST_WAIT_S", 0.05)
     assert owner_of(tmp_path / "missing") is owner_of(tmp_path) is None
     held = FolderLock(tmp_path)
     owner = f"{socket.gethostname()} (process {os.getpid()}, job 38_2)"
@@ -31,8 +33,10 @@ def test_a_lock_names_its_owner_and_ends_when_it_is_closed(tmp_path, monkeypatch
     for name in (owner, "other-computer (process 4711, job 5)"):
         (tmp_path / ".lock-owner").write_text(f"{name}\nanother line")
         assert owner_of(tmp_path) == name
+        begun = time.monotonic()
         with pytest.raises(RunError) as refused:
-            FolderLock(tmp_path, wait_s=0.5)
+            FolderLock(tmp_path, wait_s=0.1)
+        assert time.monotonic() - begun >= 0.1
         assert str(refused.value).startswith(f"{name} is writing to ")
     (tmp_path / ".lock-owner").write_text("x" * 201)
     assert owner_of(tmp_path) == "x" * 200

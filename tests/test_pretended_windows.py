@@ -221,19 +221,20 @@ def gone(number):
     return eventually(lambda: not is_running(number), 5)
 
 if __name__ == "__main__":
-    how, log = sys.argv[1:]
-    process = processes.ProcessApart(work, (log, how == "stop"), ["preloaded"])
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    numbers = lines(log)
-    if how == "leave":
-        vars(process).pop("_requests")  # the end of the pipe may be gone a moment before this process
-        time.sleep(0.1)
-        assert is_running(numbers[0])
-        os._exit(0)
-    process.stop() if how == "stop" else process.kill()
-    code, killed = process.ended()
-    process.stop(); process.kill()  # too late, and of no consequence
-    print(code, killed, Path(log).read_text() if how == "stop" else all(map(gone, numbers)))
+    for how in ("stop", "kill", "leave"):
+        log = os.path.join(sys.argv[1], how)
+        process = processes.ProcessApart(work, (log, how == "stop"), ["preloaded"])
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        numbers = lines(log)
+        if how == "leave":
+            vars(process).pop("_requests")  # the end of the pipe may be gone a moment before this process
+            time.sleep(0.1)
+            assert is_running(numbers[0])
+            os._exit(0)
+        process.stop() if how == "stop" else process.kill()
+        code, killed = process.ended()
+        process.stop(); process.kill()  # too late, and of no consequence
+        print(code, killed, Path(log).read_text() if how == "stop" else all(map(gone, numbers)), flush=True)
 """
 
 
@@ -244,30 +245,27 @@ pathlib.Path(__file__).with_name("server").write_text(f"{signal.getsignal(signal
 
 
 @pytest.mark.parametrize("there", ["windows", "linux"])
-@pytest.mark.parametrize("how", ["stop", "kill", "leave"])
-def test_a_process_apart_is_asked_killed_and_never_left_over(how, there, windows, tmp_path):
-    script, log = tmp_path / "script.py", tmp_path / "log"
+def test_a_process_apart_is_asked_killed_and_never_left_over(there, windows, tmp_path):
+    script = tmp_path / "script.py"
     script.write_text(PROCESSES)
     (tmp_path / "preloaded.py").write_text(PRELOADED)
     linux = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path)])}
     env = windows.environment if there == "windows" else linux
-    words = [sys.executable, str(script), how, str(log)]
+    words = [sys.executable, str(script), str(tmp_path)]
     done = subprocess.run(
         words, env=env, capture_output=True, text=True, check=False, timeout=12, start_new_session=True
     )
     assert done.returncode == 0, done.stderr
     if there == "linux":
         assert (tmp_path / "server").read_text() == "True", "the server heeds the terminal's Ctrl-C"
-    if how == "stop":
-        assert done.stdout == f"0  asked by [{int(signal.SIGTERM)}], heeds Ctrl-C False\n"
-    elif how == "kill":
-        assert done.stdout == TEXT["9-killed-by-signal-9-sigkill"]
-    else:
-        assert eventually(lambda: not any(is_running(int(each)) for each in log.read_text().split()))
+    asked = f"0  asked by [{int(signal.SIGTERM)}], heeds Ctrl-C False\n"
+    assert done.stdout == asked + TEXT["9-killed-by-signal-9-sigkill"]
+    left = [*map(int, (tmp_path / "leave").read_text().split())]
+    assert len(left) == 3 and eventually(lambda: not any(map(is_running, left)))
 
 
 def test_signals_of_windows_end_a_command(windows):
-    windows.run(
+    output = windows.run(
         """
 import signal
 from promptccd.cli.exit_codes import signals_end_command, exit_for, Terminated
@@ -278,10 +276,6 @@ for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGBRE
             processes.signal_myself(number); time.sleep(5)
         except KeyboardInterrupt as ended:
             assert exit_for(ended).code == code, number
-"""
-    )
-    output = windows.run(
-        """
 reading, writing = os.pipe()
 broken, other = OSError(errno.EINVAL, "Invalid argument"), OSError(errno.ENOSPC, "full")
 print(processes.reader_is_gone(broken, writing), processes.reader_is_gone(other, writing),

@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from promptccd.data.tables import open_images
 from promptccd.errors import DataError
 
 KINDS = ("boat", "bus", "wrist watch")
-WORDS_OF_SPLITS = ("train", "test", "validation")
 Make = Callable[[Path], Path | Dataset]  # writes below an empty folder what a person gives
 Case = (
     Make | tuple[Make, dict[str, Any]]
@@ -241,14 +240,19 @@ LAYOUTS: dict[str, Case] = {
     ),
     "a category called train": lambda folder: categories(folder, (*KINDS, "train", "test")),
     "splits": lambda folder: _splits(folder, {"train": 0, "test": 10}),
-    "splits in other words": lambda folder: _splits(folder, {"Training": 0, "VAL": 10, "test": 20}),
+    "splits in other words": (
+        lambda folder: _splits(folder, {"Training": 0, "VAL": 10, "test": 20}), {"splits": ("train", "validation")}
+    ),
     "train alone": lambda folder: _splits(folder, {"train": 0}),
     "nested words of splits": lambda folder: _splits(folder, {"train": 0, "test": 10}, names=("train", "test", "cat")),
     "a folder beside splits": lambda folder: _splits(folder, {"train": 0, "test": 10, "trams": 20}),
-    "two names of one split": lambda folder: _splits(folder, {"val": 0, "valid": 10}),
+    "two names of one split": (
+        lambda folder: _splits(folder, {"val": 0, "valid": 10}), {"splits": ("train", "validation")}
+    ),
     "splits without categories": lambda folder: written(folder, {"train/0.png": 0, "test/1.png": 1}),
-    "a flat validation split": lambda folder: written(
-        categories(folder / "train").parent, {"val/20.png": 20, "val/21.png": 21}
+    "a flat validation split": (
+        lambda folder: written(categories(folder / "train").parent, {"val/20.png": 20, "val/21.png": 21}),
+        {"splits": ("train", "validation")},
     ),
     "a cover, and images deeper": lambda folder: written(
         categories(folder), {"cover.png": 20, "boat/edited/raw/21.png": 21}
@@ -307,16 +311,18 @@ LAYOUTS: dict[str, Case] = {
 }  # fmt: skip
 
 
-def observed(case: Case, folder: Path, *, whole: bool = True) -> dict[str, Any]:
-    """What is read of a case that is written below a folder, if `whole` in every split and without labels too.
+def observed(
+    case: Case, folder: Path, *, splits: Sequence[str] = ("train",), unlabelled: bool = False
+) -> dict[str, Any]:
+    """What is read of a case that is written below a folder, in some splits and, if wanted, without labels too.
 
     Images by number with their labels, the order of names, files that are left out by their reasons, and what is said;
     or why it is refused.
     """
     make, options = case if isinstance(case, tuple) else (case, None)
     named = dict(options or {})
-    splits = named.pop("splits", WORDS_OF_SPLITS if whole else WORDS_OF_SPLITS[:1])
-    layout = DETECTED if options is None else Layout(**named)
+    splits = named.pop("splits", splits)
+    layout = DETECTED if options is None or [*options] == ["splits"] else Layout(**named)
     place = make(folder / "photos")
     given = place if isinstance(place, Dataset) else str(place)
     found = {
@@ -324,7 +330,7 @@ def observed(case: Case, folder: Path, *, whole: bool = True) -> dict[str, Any]:
     }
     if all(value == found[splits[0]] for value in found.values()):
         found = {"every split": found[splits[0]]}
-    if whole:
+    if unlabelled:
         found["unlabelled"] = _read(lambda: open_images(given, labelled=False, layout=layout), layout)
     return json.loads(json.dumps(found).replace(json.dumps(str(folder))[1:-1], "<here>"))
 

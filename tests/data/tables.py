@@ -146,7 +146,9 @@ MARKS: dict[str, Case] = {
                 f'"1,5"{by}"{file}"{by}"{label}"' for file, label in zip(FILES, LABELS, strict=True)
             ), by * 4, ""])).encode(encoding), name, FILES,
         )
-        for by in ",;\t" for encoding in ("utf-8-sig", "utf-16") for name in ("metadata.csv", "Metadata.CSV")
+        for by, encoding, name in (
+            (",", "utf-8-sig", "metadata.csv"), (";", "utf-16", "metadata.csv"), ("\t", "utf-16", "Metadata.CSV"),
+        )
     },
     **{
         f"metadata of another program: {content!r}": lambda folder, content=content: written(
@@ -219,9 +221,11 @@ COLUMNS: dict[str, Case] = {
     },
     **{
         f"{kind}, named {named}": (frame(of_kind(kind), kind), named)
-        for kind in KINDS
-        for named in ({"image": "file_name", "label": "species"}, {"image": "photo", "label": "species"},
-                      {"image": "file_name", "label": "art"})
+        for kind, named in (
+            *((kind, {"image": "file_name", "label": "species"}) for kind in KINDS),
+            *((kind, {"image": "photo", "label": "species"}) for kind in ("list.csv", "metadata.csv")),
+            *((kind, {"image": "file_name", "label": "art"}) for kind in ("list.csv", "list.parquet")),
+        )
     },
     **{
         f"bare names{more}": lambda folder, further=further: written(
@@ -344,7 +348,7 @@ CELLS: dict[str, Case] = {
     **{
         f"several labels: {name}, {mark!r}": (lines("path,label", cells), {"separator": mark})
         for name, (usual, cells) in SEVERAL.items()
-        for mark in (None, usual, "")
+        for mark in (None, usual, *[""] * (name in ("bars", "a list of Python")))
     },
     **{f"one label each: {cells[0]}": lines("path,label", cells) for cells in ONE_EACH},
     "lists of one label": frame({"path": NAMES, "label": [[each] for each in (0, 1, 2, 0, 1, 2)]}),
@@ -356,8 +360,10 @@ CELLS: dict[str, Case] = {
     },
     **{
         f"splits: {column}, {kind}": frame({"file_name": NAMES, "label": AB, column: SPLIT}, kind)
-        for column in ("split", "Subset", "partition", "set", "fold")
-        for kind in ("list.csv", "list.parquet", "metadata.csv")
+        for column, kind in (
+            ("split", "list.csv"), ("Subset", "list.parquet"), ("partition", "metadata.csv"), ("set", "list.csv"),
+            ("fold", "list.csv"),
+        )
     },
     "yes and no": frame({"file_name": NAMES, "label": AB, "is_train": [1, 0, 1, 1, 0, 1]}, "list.csv"),
     "folds": frame({"file_name": NAMES, "label": AB, "fold": [*"112233"]}, "list.csv"),

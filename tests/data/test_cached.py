@@ -1,5 +1,6 @@
 """Copies of images: the same views, made once for all processes, and never those of other images."""
 
+import functools
 import logging
 import os
 import shutil
@@ -30,6 +31,7 @@ from promptccd.training.progress import progress_bar
 from tests.images.test_decode import encoded, oriented, photograph
 
 SMALL = ViewOptions(image_size=28, resize_size=32)
+TURNED = ViewOptions(image_size=28, resize_size=32, rotation=20, zoom=0.2)
 SIZES = [
     (60, 45), (45, 60), (33, 33), (32, 32), (20, 20), (1, 1), (1, 60), (90, 34), (200, 36), (300, 200), (900, 40),
 ]  # fmt: skip
@@ -40,6 +42,7 @@ def noise(width: int, height: int, mode: str = "RGB") -> Image.Image:
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).convert(mode)
 
 
+@functools.cache
 def of_every_kind() -> list[bytes]:
     """Every shape and mode: grey, palette, transparent, printed, deep, turned, animated, thin, long, and no image."""
     plain = [encoded(noise(*size), "PNG") for size in SIZES]
@@ -71,9 +74,8 @@ def read(stages: StageStream, cache: ImageCache | None) -> list[StageImages]:
 
 
 @pytest.mark.parametrize(
-    "options", [SMALL, ViewOptions(image_size=28, resize_size=32, rotation=20, zoom=0.2)]
+    ("where", "options"), [("disk", SMALL), ("disk", TURNED), ("memory", TURNED), ("nowhere", SMALL)]
 )
-@pytest.mark.parametrize("where", ["disk", "memory", "nowhere"])
 def test_views_of_what_is_kept_are_those_of_the_image(
     where: str, options: ViewOptions, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from promptccd.data.readable import StageImages
 from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import read_labels
 from promptccd.errors import DataError
+from promptccd.images.decode import Decoding
 from promptccd.training.progress import progress_bar
 from tests.conftest import coloured_images
 from tests.messages import TEXT
@@ -172,18 +173,17 @@ def test_labels_that_come_later_are_known_by_the_picture(
     (tmp_path / "later.csv").write_text("\n".join(rows))
     (tmp_path / "newest.csv").write_text("path,label\na.png,moth of night\n")
     places = [str(tmp_path / "later.csv"), str(tmp_path / "newest.csv")]
-    decoding = StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1])[0].images.decoding
-    assert sorted(read_labels(places, "train", (), decoding).values()) == ["fly", "moth of night"]
+    assert sorted(read_labels(places, "train", (), Decoding()).values()) == ["fly", "moth of night"]
     assert TEXT["1-of-4-images-cannot-be"] in caplog.text
     assert TEXT["later-csv-1-pictures-are-listed"] in caplog.text
     assert "newest.csv: " not in caplog.text  # another table may correct the one before
     (tmp_path / "none.csv").write_text("path,label\na.png,\n")
     with pytest.raises(DataError, match="names no label"):
-        read_labels([str(tmp_path / "none.csv")], "train", (), decoding)
+        read_labels([str(tmp_path / "none.csv")], "train", (), Decoding())
     bare = Dataset.from_dict({"image": [str(tmp_path / "a.png")]}, Features({"image": Image()}))
     for place in (str(tmp_path), bare):
         with pytest.raises(DataError, match=TEXT["nothing-says-which-category-an-image"]):
-            read_labels([place], "train", [tmp_path], decoding)
+            read_labels([place], "train", [tmp_path], Decoding())
 
 
 def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Path) -> None:

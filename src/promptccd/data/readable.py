@@ -168,7 +168,7 @@ def _decoders() -> tuple[str, ...]:
 def _is_taken(lock: FileLock) -> bool:
     """Whether this process has a lock, for which it waits a moment."""
     with suppress(Timeout):
-        lock.acquire(timeout=0.5)
+        lock.acquire(timeout=0.1)
     return lock.is_locked
 
 
