@@ -40,7 +40,7 @@ from promptccd.evaluation.continual import ContinualAccuracy
 from promptccd.evaluation.counting import estimate_by_accuracy
 from promptccd.evaluation.protocols import SCORERS
 from promptccd.methods import METHODS, StageContext
-from promptccd.methods.pa_cgcd import split_old_and_new
+from promptccd.methods.pa_cgcd import new_classes, split_old_and_new
 from promptccd.runs.stage import learn_prediction
 from promptccd.training.features import extract_features
 from promptccd.training.options import TrainingArguments
@@ -292,6 +292,7 @@ WAYS: dict[str, Callable[[Points], Any]] = {
     "old and new": lambda points: split_old_and_new(
         points.free, (points.free @ points.prototypes.T).amax(1) - 0.5, torch_generator("split")
     ),
+    "new classes": lambda points: [new_classes(points.free[:, :width], 3) for width in (4, WIDTH)],
     "protocols": lambda points: {
         name: each(TASK).to_dict() for name, each in SCORERS.items() if name != "part-routing"
     },

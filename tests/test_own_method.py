@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -196,12 +196,6 @@ def test_a_persons_images_are_grouped_and_trained_on(run: Trained, tmp_path: Pat
     small = ["--epochs", "1", "--batch_size", "8"]
     assert main(["discover", stage, str(album), "--out", out, "--adapt", *small]) == 0
     assert type(load_model(tmp_path / "found" / "stage4")) is run.method.model
-
-
-def test_a_name_is_given_once(own_method: Method) -> None:
-    other = replace(own_method, title="Another")
-    with pytest.raises(ValueError, match=TEXT["give-yours-another-name"]):
-        register(other)
 
 
 @pytest.mark.parametrize("base", [CategoryDiscoveryModel, PromptCCDModel])

@@ -1,7 +1,5 @@
 """The calibrated mixture equals its formulas written out, and finds new categories without losing known ones."""
 
-import doctest
-
 import numpy as np
 import pytest
 import torch
@@ -228,4 +226,3 @@ def test_it_is_an_estimator_of_scikit_learn(stream) -> None:
         for use in (mixture.predict, mixture.predict_proba, mixture.partial_fit):
             with pytest.raises(NotFittedError):
                 use(stream[0])
-    assert doctest.testmod(module).failed == 0

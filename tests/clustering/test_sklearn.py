@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from promptccd.clustering import CategoryCounter, SemiSupervisedKMeans
+from promptccd.clustering import CalibratedMixture, CategoryCounter, SemiSupervisedKMeans
 from promptccd.clustering.kmeans import AnchoredKMeans
 from promptccd.evaluation import clustering_accuracy
 from tests.messages import TEXT
@@ -166,6 +166,7 @@ def test_without_labels_the_range_holds_the_truth(load, share: float) -> None:
 
 
 @pytest.mark.slow
-def test_the_examples_run() -> None:
-    ran = doctest.testmod(sys.modules[CategoryCounter.__module__])
-    assert ran.attempted >= 8 and not ran.failed
+@pytest.mark.parametrize(("estimator", "lines"), [(CategoryCounter, 8), (CalibratedMixture, 5)])
+def test_the_examples_run(estimator, lines: int) -> None:
+    ran = doctest.testmod(sys.modules[estimator.__module__])
+    assert ran.attempted >= lines and not ran.failed

@@ -25,7 +25,6 @@ from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
 from promptccd.methods.orca import LOGIT_SCALE, ORCAModel, ORCAObjective, same_category
 from promptccd.methods.simgcd import SimGCDModel
 from promptccd.models.backbone import blocks_of
-from promptccd.training.options import TrainingArguments
 from promptccd.training.stage_trainer import restore_snapshot, snapshot
 from tests.conftest import TINY_HEAD, fresh
 from tests.methods.steps import begun, drawn, objective_of
@@ -153,18 +152,6 @@ def test_a_classifier_grows_by_what_is_new_and_old_rows_keep_every_bit(
     loaded = kind.from_pretrained(tmp_path)
     assert torch.equal(loaded.classifier.weight, weights[2])
     assert loaded.learning()["classifier"] == [loaded.classifier.weight]
-
-
-def test_unlabelled_stages_may_have_rates_of_their_own() -> None:
-    arguments = TrainingArguments(
-        epochs=4, learning_rate=0.1, discovery_learning_rate=0.02, final_learning_rate_factor=0.2,
-        discovery_schedule="steps", falls_at=[2], fall_factor=0.5,
-    )  # fmt: skip
-    assert [arguments.rate_of(stage) for stage in range(3)] == [0.1, 0.02, 0.02]
-    assert [TrainingArguments(learning_rate=0.1).rate_of(stage) for stage in range(2)] == [0.1, 0.1]
-    shares = [[arguments.rate_share(stage, epoch) for epoch in (0, 2, 3)] for stage in range(3)]
-    assert shares[0] == pytest.approx([1, 0.6, 0.6 - 0.4 * 0.5**0.5])
-    assert shares[1:] == [[1, 0.5, 0.5]] * 2
 
 
 LABELS = torch.tensor([2, 0, 2, 1, 0, 2])

@@ -8,21 +8,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerate import Accelerator
 
 from promptccd.data import StageStream
-from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.readable import StageImages
-from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor
 from promptccd.methods import Rows, StageContext, metagcd
 from promptccd.methods.metagcd import NEIGHBOUR_COSINE, MetaGCDModel, MetaGCDObjective, pseudo_sessions
-from promptccd.training import progress
 from promptccd.training.options import TrainingArguments
-from promptccd.training.progress import Callbacks
-from promptccd.training.stage_trainer import StageTrainer, TrainingState
+from promptccd.training.progress import progress_bar
+from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import TINY_HEAD, fresh
 from tests.methods.steps import objective_of
+from tests.training.test_stage_trainer import trainer_of
 
 
 @pytest.fixture
@@ -126,18 +123,13 @@ def trained(
     """What the last block and the head are after stage 0, as one vector."""
     for name, value in options.items():
         setattr(model.config, name, value)
-    images = StageImages.read(stages[0], 0, progress.progress_bar)
+    images = StageImages.read(stages[0], 0, progress_bar)
     labels = torch.from_numpy(stages[0].labels[images.positions])
-    views = ViewOptions(image_size=16, resize_size=18)
     arguments = TrainingArguments(
         epochs=1, batch_size=8, learning_rate=0.01, momentum=0.0, weight_decay=0.0, save_minutes=0
     )
-    StageTrainer(
-        model, StageContext(images, labels), MetaGCDObjective,
-        callbacks=Callbacks(arguments, progress.StopRequest()), views=TrainingViews(views),
-        evaluation_view=EvaluationView(build_image_processor(views)), accelerator=Accelerator(cpu=True),
-        save=states.append,
-    ).train(resumed)  # fmt: skip
+    context = StageContext(images, labels)
+    trainer_of(model, context, MetaGCDObjective, arguments, states.append).train(resumed)
     return torch.cat([each.detach().flatten().double() for each in model.parameters() if each.requires_grad])
 
 

@@ -198,11 +198,19 @@ def test_earlier_gaussians_keep_every_bit_and_are_loaded_as_saved(
 def test_the_estimate_of_the_paper_ends_a_stage(
     backbone_folder: Path, early_stop: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its first fit is measured against labelled classes, the second against all earlier ones."""
+    rules, rule = [], vb_cgcd.stopping_rule
     monkeypatch.setattr(vb_cgcd, "SVI_STEPS", 20)
-    model, (first, _) = ended_stages(backbone_folder, estimate="svi", early_stop=early_stop)
+    monkeypatch.setattr(
+        vb_cgcd, "stopping_rule", lambda old, ratio: [rules.append((len(old), ratio)), rule(old, ratio)][1]
+    )
+    model, (first, second) = ended_stages(backbone_folder, estimate="svi", early_stop=early_stop)
     assert model.class_gaussians.shape == (5, 6, 7)
     assert float((model.class_gaussians - torch.eye(7)[1:]).abs().max()) < 0.01
     assert np.mean(model.assign_natively(first).numpy() == np.arange(60) % 3) > 0.9
+    end_stage(2, second, model, None, 6)
+    expected = [(3, 5 / 3), (3, (2 / 5) ** 0.5), (3, 6 / 3), (5, (1 / 6) ** 0.5)]
+    np.testing.assert_allclose(rules, expected if early_stop else [])
 
 
 def test_more_new_classes_than_images_and_images_that_all_leave(

@@ -18,7 +18,7 @@ from promptccd.methods.promptccd import GaussianMixture
 from promptccd.models import VARIANTS, CategorySpread
 from promptccd.models.assignment import assign
 from promptccd.models.backbone import ProjectionHead, blocks_of
-from tests.conftest import TINY_HEAD
+from tests.conftest import TINY_HEAD, fresh
 
 PIXELS = (40, 3, 16, 16)
 
@@ -307,9 +307,7 @@ def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
     kind: str, backbone_folder: Path
 ) -> None:
     """Weights, spreads and lengths of means differ, so that a longer query would choose others."""
-    model = PromptCCDModel.from_pretrained(
-        backbone_folder, covariance_type=kind, prompts_per_image=3, **TINY_HEAD
-    )
+    model = fresh(PromptCCDModel, backbone_folder, covariance_type=kind, prompts_per_image=3, **TINY_HEAD)
     variances = 0.01 + torch.linspace(0.05, 0.5, 8)[:, None] * torch.rand(8, 32 if kind == "diag" else 1)
     means = torch.randn(8, 32) * torch.linspace(0.02, 0.2, 8)[:, None]
     log_weights = torch.randn(8).log_softmax(0)
@@ -334,8 +332,7 @@ def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
         assert torch.equal(model.mixture.log_joint(query), expected)
 
 
-def test_a_mixture_prompts_from_its_first_component_on(backbone_folder: Path) -> None:
-    model = PromptCCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
+def test_a_mixture_prompts_from_its_first_component_on(model: PromptCCDModel) -> None:
     pixels = torch.randn(2, 3, 16, 16)
     for count in (0, 1, 2):
         model.load_mixture(torch.ones(count, 32), torch.ones(count, 32), torch.zeros(count))
@@ -346,8 +343,8 @@ def test_a_mixture_prompts_from_its_first_component_on(backbone_folder: Path) ->
         assert count == 0 or output.components.shape == (2, count)
 
 
-def test_prompts_are_ranked_in_float32_where_the_model_is_not(backbone_folder: Path) -> None:
-    model = PromptCCDModel.from_pretrained(backbone_folder, dtype=torch.bfloat16, **TINY_HEAD)
+def test_prompts_are_ranked_in_float32_where_the_model_is_not(model: PromptCCDModel) -> None:
+    model.bfloat16()
     model.load_mixture(0.2 * torch.randn(8, 32), torch.full((8, 32), 0.01), torch.zeros(8))
     pixels = torch.randn(PIXELS)
     feature = model(pixels, prompted=False).features.float()
@@ -356,10 +353,8 @@ def test_prompts_are_ranked_in_float32_where_the_model_is_not(backbone_folder: P
     torch.testing.assert_close(found.scores, expected.gather(1, found.components), rtol=1e-5, atol=1e-4)
 
 
-def test_random_prompts_follow_neither_likelihood_nor_order(backbone_folder: Path) -> None:
-    model = PromptCCDModel.from_pretrained(
-        backbone_folder, prompts_per_image=2, random_prompts=True, **TINY_HEAD
-    )
+def test_random_prompts_follow_neither_likelihood_nor_order(model: PromptCCDModel) -> None:
+    model.config.prompts_per_image, model.config.random_prompts = 2, True
     model.load_mixture(0.2 * torch.randn(8, 32), torch.full((8, 32), 0.1), torch.zeros(8))
     pixels = torch.randn(PIXELS)
     chosen = model(pixels, prompted=True).components
@@ -412,9 +407,8 @@ def test_the_backbone_stays_in_eval_mode_while_the_rest_trains(
     backbone_folder: Path, model: PromptCCDModel
 ) -> None:
     """Dropout of the backbone would act otherwise: its configuration asks for some."""
-    parts = PromptCCDPlusPlusModel.from_pretrained(
-        backbone_folder, num_parts=3, pool_size=5, prompt_length=2, **TINY_HEAD
-    )
+    sizes = {"num_parts": 3, "pool_size": 5, "prompt_length": 2}
+    parts = fresh(PromptCCDPlusPlusModel, backbone_folder, **sizes, **TINY_HEAD)
     pixels = torch.randn(4, 3, 16, 16)
     for each in (parts, model):
         assert each.config.vision_config.hidden_dropout_prob > 0

@@ -254,12 +254,17 @@ def test_the_record_of_an_epoch_has_the_rates_of_all_that_has_one_of_its_own(
 
 
 def test_rates_fall_in_steps_at_the_stages_that_are_told() -> None:
-    steps = {"schedule": "steps", "falls_at": [2, 3], "fall_factor": 0.5, "epochs": 4, "discovery_epochs": 2}
-    for options, stage, shares in (
-        (steps, 0, [1, 1, 0.5, 0.25]), (steps, 1, [1, 1]),
-        ({**steps, "discovery_schedule": "cosine", "final_learning_rate_factor": 0.2}, 1, [1, 0.6]),
+    steps = {
+        "learning_rate": 0.1, "schedule": "steps", "falls_at": [2, 3], "fall_factor": 0.5, "epochs": 4,
+        "discovery_epochs": 2,
+    }  # fmt: skip
+    own = {"discovery_learning_rate": 0.02, "discovery_schedule": "cosine", "final_learning_rate_factor": 0.2}
+    for options, stage, rate, shares in (
+        (steps, 0, 0.1, [1, 1, 0.5, 0.25]), (steps, 1, 0.1, [1, 1]),
+        (steps | own, 0, 0.1, [1, 1, 0.5, 0.25]), (steps | own, 1, 0.02, [1, 0.6]),
     ):  # fmt: skip
         arguments = TrainingArguments(**options)
+        assert arguments.rate_of(stage) == rate
         assert [arguments.rate_share(stage, epoch) for epoch in range(len(shares))] == pytest.approx(shares)
         assert (arguments.epochs_of(stage), arguments.epochs_before(3)) == (len(shares), 4 + 2 + 2)
 

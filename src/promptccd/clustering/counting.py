@@ -99,8 +99,7 @@ def _affordable_moves(
 def _affordable(gains: Tensor, involved: Tensor, width: int) -> int:
     """How many moves, cheapest per point first, lose no more in total than their points allow."""
     allowed = LOSS_PER_VALUE * width * involved.cumsum(0)
-    within = -running_sums(gains, 0) <= allowed
-    return int(within.long().cumprod(0).sum())
+    return int((-running_sums(gains, 0) <= allowed).sum())
 
 
 STIFFNESS = 20  # degrees of freedom per dimension: with more, spreads of categories differ less

@@ -304,7 +304,7 @@ class AnchoredKMeans:
 
         num_fixed = len(class_ids) if self.fix_labelled else 0
         problem = prepare(points, labelled, classes, len(class_ids), num_clusters, num_fixed)
-        best = min(self._solutions(problem), key=lambda solution: (solution.inertia, solution.restart))
+        best = min(self._solutions(problem), key=lambda solution: solution.inertia)  # of equals the first
 
         # Once more from scratch in float64, so that labels, centres and inertia belong together.
         centres = (best.centres + problem.mean_point).to(points.dtype)

@@ -38,7 +38,10 @@ PAPER = NormalInverseWishart()
 
 
 def log_posterior(points: Tensor, labels: Tensor, prior: NormalInverseWishart) -> float:
-    """Sum over clusters of log Gamma(N_k) + log h_k, in nats; its differences are the log Hastings ratios."""
+    """Sum over clusters of log Gamma(N_k) + log h_k, in nats; its differences are the log Hastings ratios.
+
+    Labels ``(N,)`` are 0..K-1, each with a point.
+    """
     sizes = labels.bincount()
     return float(_log_terms(sizes, log_marginal_likelihood(points, labels, len(sizes), prior)).sum())
 
