@@ -16,7 +16,6 @@ import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -85,27 +84,21 @@ def sendable(data: Any) -> Any:
     return data
 
 
-@pytest.fixture(scope="session", autouse=True)
-def settled_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Set up the libraries once for all tests.
-
-    Garbage among what was imported is not collected, and Accelerate, which would do so after every stage, collects
-    none. The caches of `datasets` stay out of the home folder. It names each table by a hash of its content, for
-    caches that nothing here uses.
-    """
-    import accelerate.utils.memory
-    import datasets
-
+@pytest.fixture(scope="module", autouse=True)
+def settled_heap() -> None:
+    """Accelerate collects garbage after every stage: keep it from looking through what earlier files left."""
+    gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep what `datasets` caches out of the home folder of whoever runs the tests."""
+    import datasets
+
     datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("datasets-cache")
     os.environ["HF_DATASETS_CACHE"] = str(datasets.config.HF_DATASETS_CACHE)  # of processes that tests start
-    any_name = datasets.fingerprint.generate_random_fingerprint
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accelerate.utils.memory, "gc", SimpleNamespace(collect=int))
-        patch.setattr(datasets.arrow_dataset, "generate_fingerprint", lambda table: any_name())
-        patch.setattr(datasets.fingerprint, "update_fingerprint", lambda *of: any_name())
-        yield
 
 
 @pytest.fixture(autouse=True)

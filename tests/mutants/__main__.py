@@ -1,4 +1,7 @@
-"""``python -m tests.mutants``: draw mutants, run the tests they concern, print what survives; 1 if one does."""
+"""``python -m tests.mutants``: draw mutants, run the tests they concern, print what survives; 1 if one does.
+
+With paths or ``--changed-since`` only tests beside the files and those of whole outputs are tried, else all quick ones.
+"""
 
 import argparse
 import gc
@@ -16,8 +19,9 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from tests.mutants.lines import Lines, Project
 from tests.mutants.mutations import Mutant, mutants_of
-from tests.mutants.running import LATE, NO_TESTS, Lines, Project, Worker, tried
+from tests.mutants.running import LATE, NO_TESTS, Worker, tried
 
 ROOT = Path(__file__).parents[2]
 AT_ONCE = 2  # mutants
@@ -25,64 +29,13 @@ PRELOADED = (  # by tests of most areas; none of them may import this package
     *("torch", "transformers.models.dinov2.modeling_dinov2", "datasets", "huggingface_hub.hf_api", "httpx"),
     *("sklearn.mixture", "sklearn.cluster", "sklearn.metrics", "scipy.stats", "safetensors.torch", "xdist"),
 )
-MORE = {  # tests of an area beside those that are called after it
-    # What models of one method do by themselves is tested beside it, and how they are found beside the Hub.
-    "models": "methods hub/test_asking.py test_own_method.py test_golden_numbers.py test_golden_run.py "
-    "cli/test_options.py",
-    # A model of a method is tested beside all models, its losses beside their reference.
-    "methods": "models training/test_reference.py training/test_exemplars.py training/test_batches.py "
-    "training/test_distributed.py runs/test_replay.py test_golden_numbers.py cli/test_options.py",
-    "training": "test_golden_numbers.py test_golden_run.py runs/test_devices.py runs/test_recipes.py "
-    "runs/test_replay.py runs/test_tracking.py cli/test_options.py cli/test_values.py cli/test_mistakes.py "
-    "data/test_benchmarks.py data/test_spectrum.py",
-    "images": "discovery/intake discovery/test_corrections.py cli/test_options.py",
-    "data": "discovery/intake hub/test_stages.py hub/test_hub_rows.py hub/test_hostile_tables.py test_disks.py "
-    "cli/test_options.py cli/test_values.py",
-    "runs": "hub/test_cards.py hub/test_stages.py hub/test_verify.py training/test_pretraining.py "
-    "test_golden_run.py cli/test_mistakes.py",
-    "evaluation": "test_golden_numbers.py test_golden_run.py runs/test_protocols.py cli/test_mistakes.py",
-    "reports": "test_golden.py runs/test_sweep.py runs/test_sweep_devices.py runs/test_engines.py",
-    "cli": "test_golden.py runs/test_sweep.py runs/test_engines.py hub/test_push.py hub/test_space.py reports "
-    "discovery/exports/test_formats.py discovery/page/test_right.py evaluation/test_audit.py "
-    "spaces/test_discovery_space.py",
-    "clustering": "test_golden_numbers.py runs/test_streams.py",
-    "discovery": "spaces test_golden.py cli/test_options.py",
-    "discovery/page": "spaces",
-    "discovery/project": "discovery",
-    "discovery/exports": "discovery/page/test_routes.py",
-    "discovery/intake": "discovery/test_cache.py discovery/test_away.py discovery/page/test_photos.py",
-    "discovery/grouping": "test_golden_numbers.py",
-    "discovery/near_duplicates": "discovery/test_cache.py",
-    **dict.fromkeys(("__init__.py", "on_demand.py"), "cli/test_quick.py"),
-    "__main__.py": "cli/test_first_hour.py",
-    "errors.py": "cli/test_mistakes.py cli/test_values.py test_any_system.py",
-    "disk.py": "test_planted_links.py test_formats.py discovery/test_discover.py",
-    "database.py": "discovery/project/test_store.py discovery/test_cache.py discovery/intake/test_seen.py",
-    "pipeline.py": "models/test_expectations.py models/test_trainer_and_adapters.py",
-    "processes.py": "test_pretended_windows.py cli/test_exit_codes.py test_disks.py",
-    "systems.py": "test_pretended_windows.py test_any_system.py test_disks.py test_locks.py",
-    "version.py": "cli/test_quick.py runs/test_run_directory.py",
-    "trainer.py": "test_category_trainer.py",
-}
-
-
-def areas_of(package: Path, tests: Path) -> dict[str, list[str]]:
-    """Tests of every folder and file of a package, and of every folder below that has a folder of tests."""
-    areas = {}
-    for path in sorted(package.rglob("*")):
-        name = path.relative_to(package)
-        more = [tests / each for each in MORE.get(name.as_posix(), "").split()]
-        own = [tests / name.with_suffix(""), tests / name.with_name(f"test_{name.stem}.py")]
-        found = [each.relative_to(tests.parent).as_posix() for each in own + more if each.exists()]
-        is_code = path.suffix == ".py" or (path / "__init__.py").exists()
-        if is_code and (path.parent == package or (path.is_dir() and found)):
-            areas[name.as_posix()] = found
-    return areas
-
-
-AREAS = areas_of(ROOT / "src/promptccd", ROOT / "tests")
-# Of `cli` and `errors.py`, quick tests run no command. A golden command takes a quarter of the patience.
-PROJECT = Project(ROOT, "src/promptccd", AREAS, slow=("cli", "errors.py"), patience_s=45)
+# A golden command takes a quarter of the patience.
+PROJECT = Project(
+    ROOT,
+    "src/promptccd",
+    whole=("tests/test_golden.py", "tests/test_golden_run.py", "tests/test_golden_numbers.py"),
+    patience_s=45,
+)
 
 
 def changed_lines(root: Path, since: str) -> dict[str, set[int]]:
@@ -164,7 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in PRELOADED:
         importlib.import_module(name)
     gc.freeze()  # pytest collects garbage over and over as it ends: not through all that was imported
-    lines = Lines(PROJECT, {PROJECT.area_of(each.file) for each in mutants})
+    is_part = chosen.paths or chosen.changed_since
+    lines = Lines(PROJECT, PROJECT.near({each.file for each in mutants}) if is_part else ["tests"])
     return report(judged(mutants, lines, minutes), len(mutants))
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import MORE, PROJECT, ROOT, drawn
+from tests.mutants.__main__ import PROJECT, drawn
+from tests.mutants.lines import Project
 from tests.mutants.mutations import EQUIVALENT, equivalent_of, listed, mutants_of
-from tests.mutants.running import Project
 
 TOY = '''"""Sums."""
 
@@ -115,12 +115,12 @@ import json, sys
 from pathlib import Path
 from tests.mutants.__main__ import judged
 from tests.mutants.mutations import mutants_of
-from tests.mutants.running import Lines, Project
+from tests.mutants.lines import Lines, Project
 
-project = Project(Path(sys.argv[1]), "src/toy", {"sums.py": ["tests"]}, patience_s=2)
+project = Project(Path(sys.argv[1]), "src/toy", patience_s=2)
 wanted = json.loads(sys.argv[2])
 mutants = [each for each in mutants_of(project.root, "src/toy/sums.py") if [each.line, each.operator] in wanted]
-for mutant, verdict in judged(mutants, Lines(project, ["sums.py"]), 5.0):
+for mutant, verdict in judged(mutants, Lines(project, ["tests"]), 5.0):
     print(json.dumps([mutant.line, mutant.operator, verdict]))
 """
 VERDICTS = {
@@ -216,7 +216,7 @@ def test_a_listed_mutant_is_not_drawn(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(MARKED)
     (tmp_path / EQUIVALENT).parent.mkdir(parents=True)
     (tmp_path / EQUIVALENT).write_text(LISTED)
-    mutants = drawn(Project(tmp_path, ".", {"one.py": ["tests"]}), [], None)
+    mutants = drawn(Project(tmp_path, "."), [], None)
     left = {line: [each.operator for each in mutants if each.line == line] for line in range(1, 9)}
     assert {line: operators for line, operators in left.items() if operators} == {
         3: ["4 to 3"],
@@ -240,13 +240,6 @@ def test_every_listed_mutant_exists() -> None:
             assert here and named <= here, f"{file}: {entry['line']}"
 
 
-def test_every_file_has_an_area_and_every_area_tests() -> None:
-    package = PROJECT.root / PROJECT.package
-    files = {path.relative_to(PROJECT.root).as_posix() for path in package.rglob("*.py")}
-    assert set(PROJECT.files()) == files
-    for area, tests in PROJECT.areas.items():
-        assert tests, f"{area} has no tests: call them after it, or name them in MORE"
-    assert set(MORE) <= set(PROJECT.areas)
-    assert [
-        each for more in MORE.values() for each in more.split() if not (ROOT / "tests" / each).exists()
-    ] == []
+def test_what_is_near_a_file_exists() -> None:
+    for each in PROJECT.near(PROJECT.files()):
+        assert (PROJECT.root / each).exists()

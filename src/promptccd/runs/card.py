@@ -5,15 +5,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import yaml
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.repocard import RepoCard
 from huggingface_hub.utils import validate_repo_id
@@ -31,9 +30,6 @@ from promptccd.runs.start import FREE_FIELDS
 from promptccd.training.features import TITLES, defects
 from promptccd.training.options import ModelArguments
 from promptccd.training.recipe import Recipe, assembled, defaults, laid_over, shipped
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 logger = logging.getLogger(__name__)
 
@@ -97,8 +93,9 @@ def stage_card(
         model_name=title,
         eval_results=_eval_results(recipe, fingerprint, scored.to_dict()) or None,
     )
-    return _template().render(
-        card_data=data.to_yaml(),
+    card = ModelCard.from_template(
+        data,
+        template_path=str(Path(__file__).with_name("card.md.jinja")),
         begin=BEGIN,
         end=END,
         hub=HUB,
@@ -111,7 +108,7 @@ def stage_card(
         found=[f"{name} ({sizes[each]})" for each, name in named if each >= config.num_known],
         most_names=_MOST_NAMES,
         addresses=_addresses(),
-        paper=_paper(),
+        paper=yaml.safe_load(shipped("CITATION.cff").read_text(encoding="utf-8"))["references"][0],
         record=BUILT_IN.get(recipe.data.resolved.dataset),
         dataset=dataset,
         backbone=backbone,
@@ -132,18 +129,7 @@ def stage_card(
         corrections=corrections,
         licence=licence.get("license"),
     )
-
-
-@cache
-def _paper() -> dict[str, Any]:
-    return yaml.safe_load(shipped("CITATION.cff").read_text(encoding="utf-8"))["references"][0]
-
-
-@cache  # every stage has a card, and to compile the template takes longer than to fill it in
-def _template() -> "Template":
-    from jinja2 import Template  # slow to import
-
-    return Template(Path(__file__).with_name("card.md.jinja").read_text(encoding="utf-8"))
+    return str(card)
 
 
 def hub_id_of(place: str | None) -> str | None:

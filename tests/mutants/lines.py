@@ -1,0 +1,133 @@
+"""Learn which test runs which line."""
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import coverage
+
+from tests.mutants import recorder
+from tests.mutants.mutations import Mutant
+
+# In the environment: which tests there are to choose from. Without it, those of `make test`.
+CHOSEN, QUICK = "PYTEST_ADDOPTS", '-m "not slow and not moderate"'
+SETTINGS = """[run]
+source = {source}
+data_file = {folder}/lines
+parallel = true
+context = ${{MUTANTS_TEST-}}
+patch = _exit, fork
+"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """What is mutated and what tests it."""
+
+    root: Path  # it and root/src are where modules are found
+    package: str  # its folder
+    whole: Sequence[str] = ()  # tests of whole outputs, which see mistakes everywhere
+    patience_s: float = 15.0  # how long a test may take with a mutant
+
+    def files(self) -> list[str]:
+        """Source files."""
+        return [
+            path.relative_to(self.root).as_posix()
+            for path in sorted((self.root / self.package).rglob("*.py"))
+        ]
+
+    def own(self, file: str) -> list[str]:
+        """The folder of tests for a folder of the package; the files of tests beside all folders for a file there."""
+        below = Path(file).relative_to(self.package)
+        for folder in [*below.parents][:-1]:
+            if (self.root / "tests" / folder).exists():
+                return [f"tests/{folder.as_posix()}/"]
+        return [f"tests/{each.name}" for each in sorted((self.root / "tests").glob("test_*.py"))]
+
+    def near(self, files: Iterable[str]) -> list[str]:
+        """Tests of some source files, and of whole outputs."""
+        return sorted({each for file in files for each in self.own(file)}.union(self.whole))
+
+
+class Lines:
+    """Tests by the lines they run, recorded once for a state of the project."""
+
+    def __init__(self, project: Project, tests: Sequence[str]):
+        self.project = project
+        place = project.root / ".mutants_cache" / _state(project, tests)
+        if not place.exists():
+            _record(project, tests, place)
+        self._data = coverage.CoverageData(str(place / "lines"))
+        self._data.read()
+        self.seconds, self._sharing = dict[str, float](), defaultdict[str, set[str]](set)
+        for part in sorted(place.glob("tests-*.json")):
+            for name, test in json.loads(part.read_text()).items():
+                self.seconds[name] = test["seconds"]
+                for who in (name, *test["fixtures"]):
+                    self._sharing[who].add(name)
+
+    def concerned(self, mutant: Mutant) -> list[list[str]]:
+        """Tests that run a mutant, cheapest first: its own, those of whole outputs, and the rest.
+
+        What is run by an import concerns all tests that run anything of the file, and its own.
+        """
+        of_file, own = self._of_file(mutant.file), tuple(self.project.own(mutant.file))
+        runs = {who for line in mutant.lines for who in of_file.get(line, ())}
+        if "" in runs or not mutant.lines:
+            runs = {who for each in of_file.values() for who in each}
+            runs.update(name for name in self.seconds if name.startswith(own))
+        tests = sorted(
+            {name for who in runs for name in self._sharing.get(who, ())}, key=self.seconds.__getitem__
+        )
+        ranks: list[list[str]] = [[], [], []]
+        for name in tests:
+            ranks[
+                0 if name.startswith(own) else 1 if name.startswith(tuple(self.project.whole)) else 2
+            ].append(name)
+        return ranks
+
+    @functools.cache  # noqa: B019 - there is one
+    def _of_file(self, file: str) -> dict[int, list[str]]:
+        """Tests and fixtures by line; an empty name stands for an import."""
+        return self._data.contexts_by_lineno(str(self.project.root / file))
+
+
+def _state(project: Project, tests: Sequence[str]) -> str:
+    """A hash of the source, of the tests, and of which of them are recorded."""
+    digest = hashlib.sha256(f"{tests} {os.environ.get(CHOSEN, QUICK)}".encode())
+    for top in (project.package, "tests"):
+        for path in sorted((project.root / top).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _record(project: Project, tests: Sequence[str], place: Path) -> None:
+    print("Recording which tests run which lines: once, some minutes", flush=True)
+    with tempfile.TemporaryDirectory(prefix="lines-") as name:
+        folder = Path(name)
+        kept = folder / "kept"
+        kept.mkdir()
+        (kept / "settings.ini").write_text(
+            SETTINGS.format(source=project.root / project.package, folder=kept)
+        )
+        paths = [*map(str, (project.root / "src", project.root)), os.environ.get("PYTHONPATH", "")]
+        chosen = {CHOSEN: os.environ.get(CHOSEN, QUICK), recorder.FOLDER: str(kept)}
+        flags = "-q --tb=no -p no:cacheprovider -W ignore -o addopts= --numprocesses 2 --dist worksteal --maxfail=1000"
+        command = [sys.executable, "-m", "pytest", "-p", recorder.__name__, *flags.split(), *tests]
+        command += [f"--basetemp={folder / 'tmp'}", f"--timeout={2 * project.patience_s}"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **chosen}
+        subprocess.run(
+            command, cwd=project.root, env=environment, check=False
+        )  # a test that fails tells nothing
+        coverage.Coverage(data_file=str(kept / "lines"), config_file=False).combine([str(kept)])
+        place.parent.mkdir(exist_ok=True)
+        shutil.move(kept, place)
