@@ -120,6 +120,8 @@ def test_a_published_folder_is_read_whole(here: Path, tmp_path: Path, monkeypatc
     listed = load_dataset(str(found.place), cache_dir=str(tmp_path / "cache"))
     assert list(listed) == ["train"] and len(listed["train"]) == found.photographs == len(group)
     by_content = {digest(path): path for path in photographs(here)}
+    named = {path.stem for path in (found.place / "train").glob("*/*")}
+    assert named == {content[:10] for content in group}
     for record in listed["train"]:
         assert record["label"] == group[record["sha256"]]
         pixels = decode_image(by_content[record["sha256"]].read_bytes()).image

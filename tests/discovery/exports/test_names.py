@@ -7,21 +7,16 @@ import pytest
 
 from promptccd.discovery.exports.names import MOST_BYTES, Names, folder_names, safe_name
 
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "白鹭", "黑鹳", "🦉", "שלום.jpg", "Ästige Graslilie", "نورس.JPG", "-x.jpg", "=1+1.png", "heron & egret",
-        "a'b;c $d.jpg",
-    ],
-)  # fmt: skip
-def test_names_of_all_scripts_stay(name: str) -> None:
-    assert safe_name(name) == name
+ALLOWED = [
+    "白鹭", "黑鹳", "🦉", "שלום.jpg", "Ästige Graslilie", "نورس.JPG", "-x.jpg", "=1+1.png", "heron & egret",
+    "a'b;c $d.jpg", "console.jpg",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "made"),
     [
+        *((name, name) for name in ALLOWED),
         (unicodedata.normalize("NFD", "Äsche"), "Äsche"),
         ('a/b\\c:d*e?f"g<h>i|j.jpg', "a_b_c_d_e_f_g_h_i_j.jpg"),
         ("new\nline\t.png", "new_line_.png"),
@@ -29,7 +24,6 @@ def test_names_of_all_scripts_stay(name: str) -> None:
         (" begins", "_begins"),
         ("CON", "_CON"),
         ("lpt1.jpg", "_lpt1.jpg"),
-        ("console.jpg", "console.jpg"),
         ("..", "__"),
         (".hidden", "_.hidden"),
         ("", "_"),

@@ -9,7 +9,12 @@ from torch.nn.functional import normalize
 
 from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping import KnownCategories, group_images, suggest_split
-from promptccd.discovery.grouping.open_grouping import FEWEST_DENSE, MOST_DENSE, dense_places
+from promptccd.discovery.grouping.open_grouping import (
+    FEWEST_DENSE,
+    MOST_DENSE,
+    GroupingProblem,
+    dense_places,
+)
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
 from tests.clustering.test_split_merge import blobs
@@ -189,6 +194,15 @@ def test_a_split_separates_what_is_two(ten):
     assert [part.tolist() for part in suggest_split(few_first)] == [[2, 3, 4], [0, 1]]
     with pytest.raises(DataError, match=TEXT["got-3-that-are-all-alike"]):
         suggest_split(torch.ones(3, 4))
+
+
+def test_a_centre_without_images_is_no_group():
+    points, groups = blobs([10, 10], width=8, spread=0.1)
+    problem = GroupingProblem(points, keys_of(points), KnownCategories.none(8), 0, None, 0.1)
+    found = problem.converged(
+        torch.stack([torch.full((8,), 9.0), *(points[groups == each][0] for each in (0, 1))])
+    )
+    assert (len(found.centres), found.labels.tolist()) == (2, groups[problem.order].tolist())
 
 
 # Groups of very different sizes are found where they lie densely, and groups of one size as before.

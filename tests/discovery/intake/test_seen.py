@@ -13,7 +13,15 @@ import torch
 from PIL import Image
 
 from promptccd.data.sources import Stamp
-from promptccd.discovery.intake.seen import SEEN, DecodedFile, SeenFiles, pictures_in
+from promptccd.discovery.intake.seen import (
+    SEEN,
+    DecodedFile,
+    SeenFiles,
+    item_name,
+    item_path,
+    pictures_in,
+    sound_file,
+)
 from promptccd.errors import RunError
 from promptccd.images import identity
 from promptccd.images.decode import Decoding, Status, Verdict
@@ -122,6 +130,7 @@ def test_followers_of_all_pictures_are_stored(tmp_path: Path) -> None:
         "create view v as select * from file",
         "create index i on file(hash)",
         b"x" * 5000,
+        b"",
         9000,
     ],
 )
@@ -174,6 +183,8 @@ def test_dates_and_notes_of_a_stranger_are_plain(tmp_path: Path) -> None:
     assert found is not None and found[1] is not None and found[1].taken == ""
     assert found[0].note.isprintable()
     assert set(seen.pictures()[KEYS[1]].dates.values()) == {""}
+    alter(tmp_path, "update content set key = null")
+    assert seen.decoded(DIGESTS[1]) == (found[0], None)
 
 
 @pytest.mark.parametrize("name", [SEEN, f"{SEEN}-wal"])
@@ -204,6 +215,13 @@ def test_a_full_disk_ends_in_one_sentence_and_leaves_what_was_stored(tmp_path: P
             seen.add(f"{number + 100:064x}", decoded(bytes([number % 250]) * 9), None)
     seen.add_cells(dict.fromkeys(DIGESTS, b"x" * 10**6))
     assert seen.decoded(DIGESTS[1]) is not None and not seen.small("cell", DIGESTS)
+
+
+@pytest.mark.parametrize(("folder", "sound"), [("/in", "/in/calls/a.wav"), ("", "")])
+def test_the_sound_of_an_item_is_below_the_folder_of_its_table(folder: str, sound: str) -> None:
+    place = item_path(folder, NO_IMAGE, "calls/a.wav")
+    assert (item_name(place), sound_file(place)) == ("calls/a.wav", sound)
+    assert sound_file(item_path(folder, NO_IMAGE, "calls/a.txt")) == sound_file("/in/a.wav") == ""
 
 
 def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
 from promptccd.discovery.near_duplicates import find
-from promptccd.discovery.near_duplicates.find import _doubtful, _Signs, find_near_duplicates
+from promptccd.discovery.near_duplicates.find import (
+    _INVERSE,
+    _doubtful,
+    _rotated,
+    _Signs,
+    find_near_duplicates,
+)
+from promptccd.discovery.near_duplicates.same import Scale
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
@@ -180,6 +187,21 @@ def test_names_follow_each_other_by_their_last_number():
     names = ["a 1.png", "a 2.png", "a 2 (3).png", "b 3.png", "b 5.png", "b.png", "c9", "c9", "c10x"]
     follows = _Signs.of(np.full(len(names), np.nan), names).follows
     assert np.flatnonzero(follows).tolist() == [1, 7, 8]
+
+
+@pytest.mark.parametrize(("contrast", "tells"), [(0.5, True), (0.2, False)])
+def test_detail_of_some_grey_levels_tells_pictures_apart(contrast, tells):
+    small = [
+        np.asarray(photograph(number).convert("L").resize((64, 64)), dtype=np.float32) for number in (1, 2)
+    ]
+    one, two = (128 + contrast * (torch.from_numpy(each)[None] - 128) for each in small)
+    assert (Scale(64).apart(one, two, torch.zeros(1, 2)) > 0.9).item() is tells
+
+
+def test_every_turn_has_its_way_back():
+    picture = torch.arange(9.0).reshape(1, 3, 3)
+    for turn, back in enumerate(_INVERSE.tolist()):
+        assert torch.equal(_rotated(_rotated(picture, turn), back), picture)
 
 
 def test_signs_with_other_numbers_are_other_pictures():

@@ -119,3 +119,7 @@ def test_photographs_of_an_archive_are_there_as_they_were_kept(tiny_backbone: Pa
         photos.original(photos.keys[0])
     for row in range(3):
         assert max(Image.open(io.BytesIO(photos.picture(row, LARGE_SIDE))).size) == 128  # the file is nowhere
+    assert photos.here.all()
+    with (tmp_path / "album.zip").open("ab") as archive:
+        archive.write(b"more")
+    assert not ProjectView(tmp_path / "found").photos.here.any()  # another archive, until it is read

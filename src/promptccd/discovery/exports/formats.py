@@ -116,5 +116,5 @@ def export_project(
     out = folder if to is None else Path(to).expanduser()
     # Exports in the project move with it. Those elsewhere must not take the place of another project's.
     is_inside = out.resolve() == folder.resolve()
-    name = "" if is_inside else hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
+    name = "" if is_inside else hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
     return [FORMATS[each].write(photos, rows, out, project=name) for each in dict.fromkeys(formats)]

@@ -124,7 +124,6 @@ class GroupTree:
             units,
             points=self.points,
             weights=units.weights[self.rows],
-            sizes=units.sizes[self.rows],
             pinned={place[unit]: group for unit, group in units.pinned.items()},
             banned={},
             rivals={},
