@@ -284,8 +284,9 @@ def test_every_way_in_takes_every_spelling(
     assert find_model(f"{NAME}@v1", revision="v1").place == NAME
 
 
-@pytest.mark.slow
-def test_training_goes_on_from_a_tag_of_all_stages(trained_run: Path, hub: Hub, tmp_path: Path) -> None:
+def test_stages_are_fetched_at_a_tag_that_all_of_them_have(
+    trained_run: Path, hub: Hub, tmp_path: Path
+) -> None:
     for number in (0, 1):
         repo = f"user/run-stage{number}"
         hub.add(repo, trained_run / f"stage{number}")

@@ -48,7 +48,7 @@ def test_a_push_says_before_who_will_see_what_and_is_private_if_asked(
     assert not hub.repos and not hub.requests("POST", "commit")
     assert listed.listing.startswith(f"lab/mine ({kind}, {'private' if private else 'public'}): ")
     holds = {
-        "model": "the names of 3 categories, the category ids of 25 images, corrections; no image",
+        "model": "the names of 3 categories, the category ids of 25 images, 0 corrections; no image",
         "dataset": "the names of 5 categories",
         "space": "it groups with photographs",
     }

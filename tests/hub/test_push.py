@@ -148,7 +148,7 @@ def test_silence_ends_a_request_that_has_a_longer_limit_of_its_own(
     hub.plan(lambda met: met.method == "HEAD" and "README.md" in met.path, Fault(silent=True), math.inf)
     began = time.monotonic()
     with pytest.raises(HubError, match="Not pushed: "):
-        push_stage(run.stage(3), "user/run-stage3", api=HfApi())
+        push_stage(run.stage(3), "user/run-stage3", api=HfApi(), private=False, dry_run=False)
     assert time.monotonic() - began < 10
 
 
@@ -183,7 +183,7 @@ def test_damaged_and_unfinished_stages_are_not_pushed(run: RunDirectory, hub: Hu
     weights = run.stage(0) / "model-00002-of-00002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])
     with pytest.raises(HubError, match=TEXT["is-damaged-and-is-not-pushed"]):
-        push_stage(run.stage(0), "user/damaged", api=HfApi())
+        push_stage(run.stage(0), "user/damaged", api=HfApi(), private=False, dry_run=False)
     assert not hub.log
 
 

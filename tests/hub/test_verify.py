@@ -62,10 +62,8 @@ def test_data_that_nothing_is_read_from_are_refused(
         ("results.json", lambda text: text.replace('"all": 1', '"all": "1', 1)[:-1], "is damaged"),
         ("results.json", lambda text: text.replace('"all"', '"al"', 1), "results.json in"),
         ("results.json", lambda text: text.replace('"stage": 3', '"stage": 1', 1), "not for stage 3"),
-        ("results.json", lambda text: text.replace('"stage": 3', '"stage": 4', 1), "not for stage 3"),
         ("stage2/README.md", lambda text: text.replace("value: ", "value: x"), "README.md is no card any more"),
         ("stage2/README.md", lambda text: text.replace("value: ", "value: 1"), "the card says"),
-        ("stage2/README.md", lambda text: "---\na: [\n---\n", "README.md is no card any more"),
         ("stage2/assignments.json", lambda text: "[1]", "assignments.json is damaged"),
         ("stage2/assignments.json", lambda text: text.replace("category_ids", "ids"), "it has no 'category_ids'"),
         ("stage2/assignments.json", lambda text: text.replace("[", "[1, ", 1), "columns differ in length"),
@@ -84,7 +82,8 @@ def test_accuracies_are_recomputed_but_not_those_after_corrections(run: RunDirec
     """A run that was killed before its last stage was whole, though its row was written."""
     shutil.rmtree(run.stage(3))
     assert not [check for check in verify(str(run.path)) if check.problem]
-    correct(run.stage(2), lambda registry: edits.merge(registry, [each.id for each in registry.active][-2:]))
+    for stage in (1, 2):  # the first of them keeps its number, because its images were grouped before
+        correct(run.stage(stage), lambda made: edits.merge(made, [each.id for each in made.active][-2:]))
     with closing(sqlite3.connect(run.stage(2) / "categories.sqlite", isolation_level=None)) as database:
         database.execute("update log set stage = 1 where kind = 'merge'")
     sum_again(run.stage(2))

@@ -71,7 +71,14 @@ def test_the_hours_are_unknown_where_a_step_does_not_fit_into_memory(
     assert "The hours of 1 of 1 cells are unknown" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("method", sorted(path.stem for path in (HUB_CONFIGS / "methods").glob("*.yaml")))
+METHODS = sorted(path.stem for path in (HUB_CONFIGS / "methods").glob("*.yaml"))
+QUICK = ("metagcd", "promptccd", "simgcd")  # of those that learn otherwise than others
+
+
+@pytest.mark.parametrize(
+    "method",
+    [*QUICK, *(pytest.param(each, marks=pytest.mark.moderate) for each in METHODS if each not in QUICK)],
+)
 def test_a_step_of_every_method_is_timed(method: str) -> None:
     step = costs.timed_step(Recipe.from_yaml(shipped() / f"{method}-digits.yaml"))
     assert step.seconds > 0

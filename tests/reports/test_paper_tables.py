@@ -107,9 +107,10 @@ def test_layout_of_hand_made_records() -> None:
         record("b", "two", (1.0, 2.0, 3.0), none),
         record("b, k-means", "two", (4.0, 5.0, 6.0), none),
     ]
-    table = pd.DataFrame(records)
-    ((title, (header, rows)),) = layout(table).items()
-    assert title == "p"
+    table = pd.DataFrame([*records, {**records[0], "part": "earlier in the alphabet"}])
+    grids = layout(table)
+    assert [*grids] == ["p", "earlier in the alphabet"]
+    header, rows = grids["p"]
     assert header == ["", "one All", "Old", "New", "two All", "Old", "New"]
     absent = "\N{EN DASH}"
     assert rows == [
@@ -218,11 +219,15 @@ def test_what_keeps_a_run_from_the_paper_is_said(tmp_path: Path) -> None:
         "Not comparable: the data or its part is not the paper's.",
     ]
     small.cells[0].path.mkdir()
-    score = ContinualScore("cacc", [StageScore(1, 50.0, 60.0, 40.0, 5, 9, native=(1.0, 2.0, 3.0))])
-    small.cells[0].run.write("results.json", score.to_dict())
     vars(small)["finished"] = small.cells[:1]
-    rows = table_rows([small])
-    assert [*zip(rows["method"], rows["all"], strict=True)] == [("happy", 1.0), ("happy, k-means", 50.0)]
+    for native, wanted in (
+        ((1.0, 2.0, 3.0), [("happy", 1.0), ("happy, k-means", 50.0)]),
+        (None, [("happy", 50.0)]),
+    ):
+        score = ContinualScore("cacc", [StageScore(1, 50.0, 60.0, 40.0, 5, 9, native=native)])
+        small.cells[0].run.write("results.json", score.to_dict())
+        rows = table_rows([small])
+        assert [*zip(rows["method"], rows["all"], strict=True)] == wanted
     assert list(absent.notes) == ["imagenet100 is left out: there is no recipe for imagenet100-small."]
     (absent,) = plan(tmp_path, methods=["happy"], places={"cifar100": "/nowhere"}, look=True).entries("main")
     assert absent.notes[0].startswith("cifar100 is left out: Nothing is at '/nowhere'")

@@ -17,15 +17,6 @@ from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "results.json", "split.json"])
-def test_a_damaged_record_is_refused(tmp_path: Path, name: str) -> None:
-    run = RunDirectory(tmp_path / "run")
-    run.path.mkdir()
-    (run.path / name).write_text('{"stages": [')
-    with pytest.raises(RunError, match=f"{name} in .* is damaged: .* Restore it from a copy"):
-        run.read(name)
-
-
 def test_folders_of_a_recipe_move_with_their_run(tmp_path: Path) -> None:
     """They are recorded relative to the run, and read back as they are stored, without a way through the run."""
     there = tmp_path / "here" / "labelled", tmp_path / "here" / "week 1"

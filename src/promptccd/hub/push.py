@@ -17,6 +17,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from promptccd.discovery.project.registry import has_registry, load_registry
 from promptccd.disk import own_files, problems_of, require_no_links
 from promptccd.errors import ConfigurationError, HubError, PromptCCDError, RunError, one_line
 from promptccd.models.checkpoint import bounded_waits
@@ -67,7 +68,7 @@ def require_name(name: str, kind: str, remedy: str, *, namespace: bool = True) -
 
 
 def newest_commit(
-    name: str, kind: str, *, api: HfApi, private: bool, sdk: str | None = None, dry_run: bool = False
+    name: str, kind: str, *, api: HfApi, private: bool, sdk: str | None, dry_run: bool
 ) -> str | None:
     """The newest commit of a repository, which is created if missing; `None` in a dry run that would create it.
 
@@ -247,9 +248,7 @@ class StagePusher(CategoryDiscoveryCallback):
                 )  # fmt: skip
 
 
-def push_stage(
-    folder: Path, name: str, *, api: HfApi, private: bool = False, dry_run: bool = False
-) -> PushedRepository:
+def push_stage(folder: Path, name: str, *, api: HfApi, private: bool, dry_run: bool) -> PushedRepository:
     """Bring one repository to the state of a stage's folder, with at most one commit.
 
     Args:
@@ -277,7 +276,11 @@ def push_stage(
         contents[CARD] = card_in_repository(card, name).encode()
     names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("category_names", [])
     images = len(assignments_in(folder)["category_ids"]) if (folder / ASSIGNMENTS).exists() else 0
-    holds = f"weights, the names of {len(names)} categories, the category ids of {images} images, corrections; no image"
+    made = len(load_registry(folder).corrections) if has_registry(folder) else 0
+    holds = (
+        f"weights, the names of {len(names)} categories, the category ids of {images} images, {made} corrections; "
+        "no image"
+    )
     with hub_errors():
         return push_files(
             name, "model", contents, api=api, private=private, message=f"Stage checkpoint {folder.name}",

@@ -15,7 +15,6 @@ from huggingface_hub import ModelCard, snapshot_download
 from promptccd.discovery.project import edits
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.registry import has_registry, load_registry
-from promptccd.discovery.project.store import GROUPING
 from promptccd.disk import CHECKSUMS, links_in, problems_of, remove, trusted, write_directory
 from promptccd.errors import ConfigurationError, HubError, PromptCCDError, RunError, one_line
 from promptccd.evaluation.protocol_terms import PARTS
@@ -146,7 +145,7 @@ def stage_checks(folder: Path, name: str) -> Iterator[Check]:
         ids, what = set(model.config.category_ids), "its registry loads"
         if has_registry(folder):
             registry = load_registry(folder)
-            made = Counter(entry.kind.replace("_", " ") for entry in registry.log if entry.kind != GROUPING)
+            made = Counter(entry.kind.replace("_", " ") for entry in registry.corrections)
             counts = ", ".join(f"{count} {kind}" for kind, count in sorted(made.items()))
             people = f", with {counts} by people" if made else ""
             active = {each.id for each in registry.active}
@@ -207,13 +206,13 @@ def _recomputed(
     run: RunDirectory, written: Sequence[Mapping[str, Any]], dataset: str | None
 ) -> Iterator[Check]:
     """Accuracies once more from the checkpoints, except of stages grouped after corrections by people."""
-    what, names = "accuracies recomputed from the checkpoints", (GROUPING, edits.rename.__name__)
+    what = "accuracies recomputed from the checkpoints"
     try:
         corrected = [  # grouped with corrections to earlier stages; names change no grouping
             stage
             for stage in range(1, len(written) + 1)
-            for log in [load_registry(run.stage(stage)).log]
-            if any(entry.stage < stage and entry.kind not in names for entry in log)
+            for made in [load_registry(run.stage(stage)).corrections]
+            if any(entry.stage < stage and entry.kind != edits.rename.__name__ for entry in made)
         ]
         found = RunEvaluation(str(run.path), dataset).evaluate().to_dict()["stages"]
     except PromptCCDError as error:

@@ -26,10 +26,12 @@ def layout_of(features: np.ndarray, seed: int) -> np.ndarray:
 
     A few points, or points that are all equal, have the places of their two widest directions.
     """
-    if len(features) < FEWEST_FOR_TSNE or not np.ptp(features, axis=0).any():
-        width, layout = min(2, *features.shape), np.zeros((len(features), 2))
-        if len(features) > 1 and np.ptp(features, axis=0).any():
-            layout[:, :width] = PCA(width, svd_solver="full").fit_transform(features)
+    layout = np.zeros((len(features), 2))
+    if (features == features[:1]).all():
+        return layout
+    if len(features) < FEWEST_FOR_TSNE:
+        width = min(2, *features.shape)
+        layout[:, :width] = PCA(width, svd_solver="full").fit_transform(features)
         return layout
     tsne = TSNE(
         init="pca",

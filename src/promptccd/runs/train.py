@@ -24,7 +24,6 @@ from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import EvaluationView, TrainingViews
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.registry import CategoryRegistry, load_registry
-from promptccd.discovery.project.store import GROUPING
 from promptccd.disk import trusted
 from promptccd.errors import DeviceError, DiskError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, StageScore, labelled_categories
@@ -417,7 +416,7 @@ class _Training:
             category_ids=ids,
             device=device,
             instruments=measured,
-            corrections=sum(entry.kind != GROUPING for entry in registry.log),
+            corrections=len(registry.corrections),
         )
         save_stage(run.stage(index), model, self.view, assignments, card, registry, exemplars)
         return metrics, measured

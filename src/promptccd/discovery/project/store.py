@@ -303,6 +303,11 @@ class Store:
         return self.entries("where not undone order by number")
 
     @property
+    def corrections(self) -> tuple[LogEntry, ...]:
+        """Entries that people made."""
+        return tuple(entry for entry in self.log if entry.kind != GROUPING)
+
+    @property
     def redo_stack(self) -> tuple[LogEntry, ...]:
         """Undone entries that can be redone, the next one last."""
         return self.entries("where undone order by number desc")
