@@ -11,7 +11,6 @@ from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
 
 from promptccd.clustering import CalibratedMixture, CategoryCounter, SemiSupervisedKMeans
 from promptccd.clustering.kmeans import AnchoredKMeans
@@ -29,6 +28,8 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", [SemiSupervisedKMeans(n_clusters=3), CategoryCounter()], ids=str)
 def test_scikit_learn_finds_nothing_to_say(estimator) -> None:
+    from sklearn.utils.estimator_checks import check_estimator  # for no other test
+
     found = check_estimator(estimator, on_fail=None)
     assert [each["check_name"] for each in found if each["status"] == "failed"] == []
     assert len(found) > 40

@@ -350,6 +350,7 @@ CELLS: dict[str, Case] = {
         for name, (usual, cells) in SEVERAL.items()
         for mark in (None, usual, *[""] * (name in ("bars", "a list of Python")))
     },
+    "several labels: a mark alone": (lines("path,label", ["|", "a|b", "a", "[]", "a", "b"]), {"separator": "|"}),
     **{f"one label each: {cells[0]}": lines("path,label", cells) for cells in ONE_EACH},
     "lists of one label": frame({"path": NAMES, "label": [[each] for each in (0, 1, 2, 0, 1, 2)]}),
     **{

@@ -1,10 +1,10 @@
 """Every page is reached, every link leads somewhere, and what is generated covers all there is."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
 import yaml
 
@@ -145,12 +145,12 @@ def test_notebooks_are_small_have_outputs_and_name_no_machine(path: Path) -> Non
     content = path.read_text(encoding="utf-8")
     assert len(content) < LARGEST_NOTEBOOK
     assert not re.search(r"/(home|root|tmp|Users|work|opt|usr)/", content)
-    notebook = nbformat.read(path, as_version=4)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
-    outputs = [output for cell in code for output in cell.outputs]
-    assert {output.output_type for output in outputs} <= {"stream", "execute_result", "display_data"}
+    cells = json.loads(content)["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output["output_type"] for cell in code for output in cell["outputs"]]
+    assert {*outputs} <= {"stream", "execute_result", "display_data"}
     assert len(outputs) >= 5
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            check_links(cell.source, path)
+    for cell in cells:
+        if cell["cell_type"] == "markdown":
+            check_links("".join(cell["source"]), path)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
-import nbformat
 import pytest
 
 from promptccd.cli.main import main
@@ -84,6 +83,8 @@ def test_search_answers_in_pages_that_are_opened_as_files(site: Path, browser: B
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run_as_they_stand(path: Path, tmp_path: Path) -> None:
     """No cell fails, and each answers in kind what is kept with it."""
+    import nbformat
+
     from docs.building.run_notebooks import executed  # its client takes half a second to import
 
     kept = nbformat.read(path, as_version=4)

@@ -79,6 +79,14 @@ def test_a_photograph_looks_here_and_exported_as_it_is_meant(space: str, codec: 
         assert np.abs(np.asarray(Image.open(io.BytesIO(content)).convert("RGB")) - meant).mean() > 1
 
 
+def test_colours_of_a_space_that_is_nearly_srgb_stay_as_they_are() -> None:
+    at = SRGB.index(b"para") + 12
+    close = (
+        SRGB[:at] + struct.pack(">i", round(2.42 * 65536)) + SRGB[at + 4 :]
+    )  # an exponent of 2.42, not 2.4
+    assert np.array_equal(np.asarray(decode_image(saved(photograph(), "PNG", close)).image), photograph())
+
+
 @pytest.mark.parametrize("turn", [None, 6])
 @pytest.mark.parametrize("mode", ["L", "CMYK", "P", "RGBA"])
 def test_other_kinds_of_pictures_with_a_profile(mode: str, turn: int | None) -> None:

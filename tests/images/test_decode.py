@@ -280,7 +280,7 @@ def test_what_is_no_readable_file_is_skipped_without_waiting(tmp_path):
     ids=range(8),
 )
 def test_absent_and_impossible_sources_are_skipped(source, note):
-    assert decode_image(source) == DecodedImage(None, Verdict(SKIPPED, note))
+    assert decode_image(source) == DecodedImage(None, Verdict(SKIPPED, note), (0, 0))
 
 
 def test_file_without_permission_is_skipped(tmp_path, monkeypatch):
@@ -415,6 +415,25 @@ def test_a_file_that_says_its_depth_is_believed_unless_a_person_says_another(con
     assert TEXT["8-bits-scaled-to-8-bits"] in said.verdict.note
 
 
+@pytest.mark.parametrize(
+    ("largest", "own"),
+    [
+        (255, None),
+        (256, 511),
+        (511, 511),
+        (2**14, 2**15 - 1),
+        (2**15, None),
+        (2**10 - 1, 2**10 - 1),
+        (300, 511),
+    ],
+)
+def test_a_depth_of_9_to_15_bits_is_one_that_a_file_can_say(largest, own):
+    found = decode_image(raw_tiff(np.minimum(DIM, 400), tags={281: largest}))
+    assert found.levels.own == (own and (0, own))
+    beyond = decode_image(raw_tiff(DIM + 60, tags={281: 300}))  # values up to 760 have more than 9 bits
+    assert beyond.levels.own == (0, 65535)
+
+
 def deep_png(values):
     """A 16-bit PNG, grey or with colours."""
     colour = {1: 0, 3: 2, 4: 6}[1 if values.ndim == 2 else values.shape[2]]
@@ -460,6 +479,8 @@ def test_first_frame_is_the_one_used():
     assert chosen.verdict.status is USED
     assert np.asarray(chosen.image)[0, 0].tolist() == [100, 0, 0]
     assert moving.tell() == 5
+    moving.seek(0)
+    assert (decode_image(moving).pages, decode_image(frames("PNG")).pages) == (1, 12)
 
 
 def test_damaged_later_frame_does_not_spoil_the_first():

@@ -6,10 +6,13 @@ import zlib
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, PngImagePlugin
 
-from promptccd.images.decode import Decoding
-from promptccd.images.identity import SeenImage, is_edited_file_of, look_at
+from promptccd.data.options import ViewOptions
+from promptccd.data.views import EvaluationView, build_image_processor
+from promptccd.images.decode import Decoding, decode_image
+from promptccd.images.identity import SeenImage, is_edited_file_of, look_at, picture_key
 from tests.images.test_decode import encoded as saved
 from tests.images.test_decode import photograph as picture
 from tests.photographs import jpeg_segment, png_chunk
@@ -43,6 +46,15 @@ def test_of_a_strip_the_middle_is_shown(is_tall: bool) -> None:
         assert shown.size == ((6, 128) if is_tall else (128, 6))
         red, _, blue = shown.convert("RGB").getextrema()
     assert red[1] < 40 and blue[0] > 215
+
+
+def test_a_photograph_is_decoded_no_larger_than_its_view_and_its_thumbnail_need() -> None:
+    content = saved(photograph((1100, 1040)), "JPEG")
+    for side, enough in ((28, 256), (256, 512)):
+        view = EvaluationView(build_image_processor(ViewOptions(image_size=28, resize_size=side)))
+        found = look_at(content, Decoding(10**7), view)[1]
+        small, whole = (view(decode_image(content, enough=each).image) for each in (enough, None))
+        assert torch.equal(found.view, small) and not torch.equal(found.view, whole)
 
 
 XMP = b"<x:xmpmeta xmlns:x='adobe:ns:meta/'><dc:subject>heron</dc:subject></x:xmpmeta>"
@@ -136,6 +148,21 @@ def test_turned_pictures_of_every_kind_are_one_and_others_are_not(mode: str) -> 
         keys.add(seen(saved(turned, "TIFF")).key)
     assert len(keys) == 1
     assert seen(saved(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), "TIFF")).key not in keys
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        (np.arange(48, dtype=np.uint16).reshape(6, 8), "d2a2cf3d01a092fe"),
+        (np.arange(48, dtype=np.uint8).reshape(4, 4, 3), "c7c6cbf63ad13976"),
+        (np.arange(1, 4, dtype=np.float32).reshape(1, 3), "32e65a7c99bd6653"),
+        (np.zeros((2, 3), np.uint8), "43a0a834b04f43a8"),
+    ],
+)
+def test_keys_that_projects_store_stay_whichever_way_a_picture_is_turned(
+    values: np.ndarray, key: str
+) -> None:
+    assert {picture_key(b"", np.rot90(values, turn))[:16] for turn in range(4)} == {key}
 
 
 def test_a_depth_of_sixteen_bits_tells_pictures_apart_that_look_the_same() -> None:

@@ -97,6 +97,49 @@ def test_of_many_files_one_in_a_hundred_does_not_decide(count: int, odd: int) ->
         assert Rendering().decided_by(levels).integer == window
 
 
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "window"),
+    [
+        ("integer", 0, 0, (0, 255)), ("integer", 0, 255, (0, 255)), ("integer", 0, 256, (0, 1023)),
+        ("integer", 51, 255, (0, 255)), ("integer", 52, 255, (41, 266)), ("integer", -1, 100, (-7, 106)),
+        ("integer", 0, 65_536, (-3277, 68_813)), ("integer", 70_000, 70_000, (69_999, 70_001)),
+        ("float", 300, 300, (299, 301)), ("float", -1, 1, (-1.1, 1.1)),
+    ],
+)  # fmt: skip
+def test_a_window_begins_at_zero_or_goes_a_little_beyond_the_values(
+    kind: str, low: float, high: float, window: tuple[float, float]
+) -> None:
+    rule = Rendering().decided_by([Levels(kind, low, high)])
+    assert (rule.real if kind == "float" else rule.integer) == window
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high", "is_cut"),
+    [
+        (np.arange(5) * 1000, 0, 4000, False),
+        (np.arange(6) * 1000, 2000, 3000, True),
+        (np.arange(3000), 3, 2996, False),
+        (np.append(np.arange(100, 10_090) // 2, [65_535] * 10), 55, 5044, True),  # as many are hot pixels
+        (np.append(np.arange(100, 10_089) // 2, [65_535] * 11), 54, 5039, False),
+        (np.append(np.arange(300), [-9999] * 3), 2, 297, False),
+        (np.append(np.arange(300), [-9999] * 2), 0, 297, True),
+        (
+            np.append(np.arange(10_000), [-9999] * 99),
+            -9999,
+            9989,
+            False,
+        ),  # no farther away than the others are apart
+        (np.append(np.arange(9_999), [-9999] * 99), 9, 9989, False),
+        (np.append(np.arange(0, 40_000, 40), [65_535] * 9), 80, 65_535, False),
+    ],
+)
+def test_the_most_extreme_pixels_do_not_count_and_a_value_for_none_is_far_from_the_others(
+    values: Values, low: int, high: int, is_cut: bool
+) -> None:
+    found = decode_image(tiff(values[None].astype(np.int32)))
+    assert (found.levels, CUT in found.verdict.note) == (Levels("integer", low, high), is_cut)
+
+
 OFFSETS: dict[str, Callable[[int], Values]] = {
     "thermal": lambda n: np.rint(photograph(n, 29_315, 31_355)).astype(np.uint16),
     "a dark current": lambda n: np.rint(photograph(n, 500, 1520)).astype(np.uint16),
@@ -189,6 +232,8 @@ def test_pages_are_one_picture_and_tell_it_from_others(depth: type, tmp_path: Pa
     for few in (1, 2):
         found = look_at(stack(plane[:few]), Decoding(), None)[1]
         assert found is not None and found.is_rendered == (depth is np.uint16 or few == 2)
+    alone = decode_image(stack(plane[:1]), Decoding(rendering=Rendering(pages="max")))
+    assert "pages" not in alone.verdict.note
     content = (tmp_path / "5.tif").read_bytes()
     for pages, wanted, note in (
         ("first", 0, "first of 3 frames used, which is empty"),

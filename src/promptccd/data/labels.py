@@ -18,6 +18,7 @@ from datasets import ClassLabel, Dataset, Image, Value
 from pandas._libs.parsers import STR_NA_VALUES
 
 from promptccd.data.names import IMAGE_SUFFIXES, display_name, is_of_windows
+from promptccd.data.splits import UNUSED
 from promptccd.errors import DataError, ForeignTableError
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,6 @@ logger = logging.getLogger(__name__)
 LABEL = "label"  # column with the category
 SPLIT = "split"  # column that says of which split a row is
 STREAM = "stream"  # column that names the stream with which an image without a label arrives
-NO_CATEGORY = -1  # id of a row without a label
 UNLABELLED = ("", "unlabelled", "unlabeled")  # words in place of a label, in any case
 MISSING = frozenset(STR_NA_VALUES)  # words that pandas reads as a missing value, such as NA and null
 # Names that columns have, in any case and without blanks, _ and -; in order of preference.
@@ -334,7 +334,7 @@ def read_categories(
         layout: says which words are no label, and what separates several labels.
 
     Returns:
-        Ids ``(N,)`` int64 in ``0..C-1``, `NO_CATEGORY` for a row without a label; and C names.
+        Ids ``(N,)`` int64 in ``0..C-1``, `UNUSED` for a row without a label; and C names.
 
     Raises:
         DataError: there is no such column or no row, or a label is several labels or neither an integer nor a string.
@@ -368,7 +368,7 @@ def read_categories(
     values = in_order({*labels}) if kinds == {str} else sorted({*labels})
     if isinstance(feature, ClassLabel):
         values.sort(key=feature.str2int)
-    ids = np.full(len(cells), NO_CATEGORY, dtype=np.int64)
+    ids = np.full(len(cells), UNUSED, dtype=np.int64)
     ids[rows] = pd.Index(values, dtype=object).get_indexer(labels)
     return ids, tuple(map(str, values))
 

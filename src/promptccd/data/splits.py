@@ -22,7 +22,7 @@ from promptccd.disk import newer_format
 from promptccd.errors import DataError
 
 SPLIT_FORMAT = 1  # of split.json
-UNUSED = -1  # label of a row that no stage gets
+UNUSED = -1  # label of a row without a label, or that no stage gets
 
 # One name, or all its spellings, the preferred spelling first: copies of a data set spell some names differently.
 CategoryName = str | tuple[str, ...]

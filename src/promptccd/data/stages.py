@@ -24,7 +24,6 @@ from promptccd.data.labels import (
     BOTH,
     DETECTED,
     LABEL,
-    NO_CATEGORY,
     STREAM,
     Layout,
     close_to,
@@ -385,7 +384,7 @@ def read_labels(
         images = open_images(place, split, roots, layout=layout, decoding=decoding)
         images.require_own_files()
         ids, categories = read_categories(images.table, LABEL, layout)
-        rows = np.flatnonzero(ids != NO_CATEGORY)
+        rows = np.flatnonzero(ids != splits.UNUSED)
         if not len(rows):
             raise DataError(f"{images.name!r} names no label: give a table of path,label, or leave it out.")
         pictures = (images.decode(row).image for row in rows.tolist())

@@ -134,8 +134,6 @@ def _window_of(files: list[Levels]) -> Window:
     fewest = next((2**bits - 1 for bits in BIT_DEPTHS if high <= 2**bits - 1), None)
     if fewest is not None and 0 <= low <= _FROM_0 * high:
         return 0, fewest
-    if high <= 0 == low:
-        return 0, 255
     room = _MARGIN * (high - low) or 1
     if files[0].kind == "integer":
         return math.floor(low - room), math.ceil(high + room)
