@@ -360,12 +360,15 @@ def test_signals_end_a_command_and_one_that_python_drops_is_sent_again(monkeypat
     assert len(dropped) == 1
 
 
-def test_a_hub_that_does_not_answer_is_said_once(caplog) -> None:
+def test_what_is_in_a_folder_and_that_a_hub_does_not_answer_is_said_once(caplog) -> None:
+    caplog.set_level("INFO")
     log_to_stderr()
-    for _ in range(2):
+    for text in ("own: 3 files found", "own: 3 files found", "other: 3 files found"):
+        logging.getLogger("promptccd.data.tables").info(text)
         logging.getLogger("huggingface_hub.utils._http").warning("Retrying")
-    (message,) = caplog.messages
-    assert message.startswith("The Hub does not answer")
+    own, silent, other = caplog.messages
+    assert (own, other) == ("own: 3 files found", "other: 3 files found")
+    assert silent.startswith("The Hub does not answer")
 
 
 # JSON

@@ -93,6 +93,13 @@ def test_lines_lie_on_the_drawing() -> None:
     assert few.series[0].points[0].low == few.base
 
 
+@pytest.mark.parametrize(("lines", "points", "shift"), [(2, 12, 3.0), (2, 13, 0.0), (10, 12, 2.0)])
+def test_lines_of_few_points_are_drawn_next_to_each_other(lines: int, points: int, shift: float) -> None:
+    series = {f"{number}": [(x, 1.0) for x in range(points)] for number in range(lines)}
+    first, second, *_ = line_chart("l", series, x_label="x", y_label="y").series
+    assert second.points[0].x - first.points[0].x == pytest.approx(shift)
+
+
 def test_thumbnails_are_small_and_hold_their_picture() -> None:
     for size, kind, small in (((8, 8), "png", True), ((640, 480), "jpeg", False)):
         picture = thumbnail(Image.new("RGB", size, (200, 30, 30)))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from promptccd.data import StageStream
 from promptccd.data.readable import StageImages
@@ -15,7 +16,7 @@ from promptccd.runs.start import stage_stream
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
 from tests.conftest import coloured_images, save_by_kind
-from tests.data.test_same_pictures import BLOCKS, samples, with_copies
+from tests.data import test_same_pictures as same
 from tests.messages import TEXT
 
 
@@ -48,11 +49,19 @@ def test_copies_of_training_images_are_counted_and_one_is_named(own, caplog):
 
 
 def test_pictures_of_two_labels_are_left_out_as_the_training_did(trained_run: Path, monkeypatch) -> None:
-    (one,), (other,) = samples(0, 0, 1), samples(0, 1, 1)
+    (one,), (other,) = same.samples(0, 0, 1), same.samples(0, 1, 1)
     monkeypatch.setattr(RunDirectory, "require_split", lambda run, stages: None)
-    stream = StageStream.from_dataset(with_copies({other: one}), class_blocks=BLOCKS, seed=1)
+    stream = same.cut(same.with_copies({other: one}))
     report = RunEvaluation(str(trained_run), stages=stream).images[0].report
     assert report.conflicting.keys() == {f"row {one}", f"row {other}"}
+
+
+@pytest.mark.parametrize(("megapixels", "left_out"), [(1, ["train/kind 0/large.png"]), (2, [])])
+def test_images_above_the_limit_of_a_recipe_are_left_out(own, megapixels: int, left_out: list[str]) -> None:
+    Image.new("RGB", (1001, 1000)).save(own / "train" / "kind 0" / "large.png")
+    data = DataArguments(dataset=str(own), class_blocks=[2, 1], max_megapixels=megapixels)
+    read = [StageImages.read(stage, 0, progress_bar).report for stage in stage_stream(data, 1)]
+    assert [name for report in read for name in report.skipped] == left_out
 
 
 def cut(data: DataArguments, split: str | None) -> StageStream:
