@@ -13,8 +13,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.discovery import AdaptationOptions, DiscoveryResult, DiscoverySession, adapt, discover
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
+from promptccd.discovery.checkpoint import newest_stage_in
 from promptccd.discovery.intake.seen import SEEN
-from promptccd.discovery.project import CategoryRegistry, edits
+from promptccd.discovery.project import CategoryRegistry, edits, save_registry
 from promptccd.discovery.project.record import BEFORE, CATEGORIES, PROJECT
 from promptccd.disk import problems_of
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, RunError
@@ -104,6 +105,10 @@ def test_what_is_set_aside_is_not_learnt_and_its_prototype_moves_along(session, 
     carry_prototypes(session.registry, found, found.features + 0.25)
     after = session.registry.prototypes[session.registry.category(junk.id).prototype_row]
     np.testing.assert_allclose(after, before + 0.25, atol=1e-6)
+    carry_prototypes(session.registry, found.select(torch.arange(0)), found.features[:0])
+    assert np.array_equal(
+        session.registry.prototypes[session.registry.category(junk.id).prototype_row], after
+    )
     edits.move(session.registry, sorted(kept)[3:], junk.id)
     with pytest.raises(DataError, match=TEXT["at-least-4-images-to-train"]):
         adapt(session, QUICK)
@@ -136,8 +141,10 @@ def test_names_and_corrections_survive(session, albums, tmp_path):
     out = session.registry.members_of(new[1])[:1]
     moved_to(session, out, None)  # an image in no category does not shift the others
     features, keys = session.current.features.clone(), session.current.keys
+    prototypes = session.registry.prototypes
     write_pictures(album, [6], seed=99)  # come while it trains, and are of the next stage
     adapt(session, QUICK)
+    assert not np.array_equal(session.registry.prototypes, prototypes)
     assert session.current.keys == keys and not torch.equal(session.current.features, features)
     session.group(session.num_categories)
     assert session.registry.category(new[0]).name == "heron"
@@ -195,6 +202,14 @@ def test_a_bare_backbone_is_refused_before_anything_is_read(backbone_folder, alb
     with pytest.raises(ConfigurationError, match=TEXT["a-bare-backbone-cannot-be-adapted"]):
         discovered(backbone_folder, albums[0], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_newest_stage_has_the_greatest_number(tmp_path):
+    for name in ("stage2", "stage10", "stages"):
+        (tmp_path / name).mkdir()
+        save_registry(CategoryRegistry(), tmp_path / name)
+    (tmp_path / "stage11").mkdir()  # without categories
+    assert newest_stage_in(tmp_path) == tmp_path / "stage10"
 
 
 def test_too_few_images_are_refused_before_they_are_grouped(session, tmp_path):

@@ -176,7 +176,7 @@ def test_every_format_gives_the_same_vectors(tmp_path):
     np.save(tmp_path / "v.npy", rows)
     np.savez(tmp_path / "v.npz", features=rows, ids=np.array(ids))
     save_file({"features": rows}, tmp_path / "v.safetensors", metadata={"ids": json.dumps(ids)})
-    pd.DataFrame({"name": ids, "vector": [*rows]}).to_parquet(tmp_path / "v.parquet")
+    pd.DataFrame({"name": ids, "weight": 0.5, "vector": [*rows]}).to_parquet(tmp_path / "v.parquet")
     pd.DataFrame({"id": ids, "vector": [*rows]}).set_index("id").to_parquet(tmp_path / "indexed.parquet")
     wide = {"file": ids, "label": 1} | {f"f{k}": rows[:, k] for k in range(3)}
     pd.DataFrame(wide).to_parquet(tmp_path / "wide.parquet")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor
@@ -106,7 +106,8 @@ class DiscoverySession:
         batch_size: int | None = None,
         near_duplicates: NearDuplicateMode = "auto",
     ):
-        self._model, self._view, self.registry, self.given = model, view, registry, given
+        self._model, self.registry, self.given = model, registry, given
+        self.view = cast(EvaluationView, view)  # given features need none
         self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen or SeenFiles()
         self.workers = workers or systems.available_cores()
         self.rendering, self.image_roots = rendering, image_roots
@@ -179,13 +180,6 @@ class DiscoverySession:
     @model.setter
     def model(self, model: CategoryDiscoveryModel) -> None:
         self._model = model
-
-    @property
-    def view(self) -> EvaluationView:
-        """The model's view; errors as in `model`."""
-        if self._view is None:
-            raise DataError("Features were given without a model. Give a model instead of features.")
-        return self._view
 
     @property
     def model_space(self) -> str:
