@@ -41,6 +41,7 @@ from promptccd.evaluation.counting import estimate_by_accuracy
 from promptccd.evaluation.protocols import SCORERS
 from promptccd.methods import METHODS, StageContext
 from promptccd.methods.pa_cgcd import new_classes, split_old_and_new
+from promptccd.models.configuration import CategoryDiscoveryConfig, bounds_of
 from promptccd.runs.stage import learn_prediction
 from promptccd.training.features import extract_features
 from promptccd.training.options import TrainingArguments
@@ -249,6 +250,12 @@ def _printed(points: Points) -> Any:
     return sums, Counter(f"{row.protocol}: {row.outcome}" for row in rows.itertuples())
 
 
+def _fields(config_class: type[CategoryDiscoveryConfig]) -> Any:
+    """Defaults and bounds of the fields of a configuration."""
+    defaults = {item.name: item.default for item in fields(config_class)}
+    return {name: [defaults[name], *bounds] for name, bounds in bounds_of(config_class).items()}
+
+
 def _scored(points: Points) -> Any:
     protocol = ContinualAccuracy(points.labels.numpy(), KNOWN, restarts=3, seed=SEED)
     found = protocol.discover([points.labelled, points.free], KNOWN + 2)
@@ -288,6 +295,7 @@ WAYS: dict[str, Callable[[Points], Any]] = {
     "groups that lie densely": _dense,
     "questions": _asked,
     "printed": _printed,
+    "fields of methods": lambda points: {name: _fields(METHODS[name].model.config_class) for name in SHIPPED},
     "scores": _scored,
     "old and new": lambda points: split_old_and_new(
         points.free, (points.free @ points.prototypes.T).amax(1) - 0.5, torch_generator("split")

@@ -63,7 +63,7 @@ def loop_inertia(model, unlabelled, labelled, labels):
 def test_iterations_equal_the_plain_loop_from_class_means(iterations):
     # All clusters labelled: the start is known, so every iteration can be followed.
     unlabelled, labelled, labels = mixed(spread=1.5, dtype=np.float64)
-    model = AnchoredKMeans(6, max_iter=iterations, tol=0.0).fit(unlabelled, labelled, labels)
+    model = AnchoredKMeans(6, 1, max_iter=iterations, tol=0.0).fit(unlabelled, labelled, labels)
     plain = copy.copy(model)
     plain.cluster_ids_ = np.arange(6)
     plain.cluster_centers_ = np.stack([labelled[labels == category].mean(0) for category in range(6)])
@@ -77,13 +77,13 @@ def test_iterations_equal_the_plain_loop_from_class_means(iterations):
 def test_stops_at_the_squared_sum_of_movements():
     unlabelled, labelled, labels = mixed(spread=1.5, dtype=np.float64)
     path = [
-        AnchoredKMeans(6, max_iter=n, tol=0.0).fit(unlabelled, labelled, labels).cluster_centers_
+        AnchoredKMeans(6, 1, max_iter=n, tol=0.0).fit(unlabelled, labelled, labels).cluster_centers_
         for n in range(1, 9)
     ]
     movement = [np.linalg.norm(b - a, axis=1).sum() ** 2 for a, b in pairwise(path)]
     tol = movement[2] * 1.01
     assert movement[1] > tol
-    assert AnchoredKMeans(6, tol=tol).fit(unlabelled, labelled, labels).n_iter_ == 4
+    assert AnchoredKMeans(6, 1, tol=tol).fit(unlabelled, labelled, labels).n_iter_ == 4
 
 
 def test_ids_with_gaps_come_back_and_new_ids_follow_the_largest():
@@ -150,7 +150,7 @@ def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes):
     labelled, labels = blobs([4] * 3, width=5, spread=1.0, dtype=np.float64)
     labelled, labels = labelled[labels < num_classes], labels[labels < num_classes]
     tensors = [torch.from_numpy(each) for each in (unlabelled, labelled, labels)]
-    problem = module.prepare(*tensors, num_classes, num_classes + 3)
+    problem = module.prepare(*tensors, num_classes, num_classes + 3, 0)
     draws = np.random.default_rng(0).random((40, 3, 4))
     started = module.start(problem, torch.arange(40), torch.from_numpy(draws))
     means = [labelled[labels == each].mean(0) for each in range(num_classes)]
@@ -170,17 +170,17 @@ def test_without_labels_as_good_as_scikit_learn(n_clusters, spread):
 def test_fewer_clusters_than_categories_are_raised_with_a_warning():
     unlabelled, labelled, labels = mixed()
     with pytest.warns(UserWarning, match=TEXT["n-clusters-4-is-below-the"]):
-        model = AnchoredKMeans(4).fit(unlabelled, labelled, labels)
+        model = AnchoredKMeans(4, 1).fit(unlabelled, labelled, labels)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        exact = AnchoredKMeans(6).fit(unlabelled, labelled, labels)
+        exact = AnchoredKMeans(6, 1).fit(unlabelled, labelled, labels)
     assert model.cluster_ids_.tolist() == list(range(6))
     assert (model.labels_ == exact.labels_).all()
 
 
 def test_nothing_unlabelled_gives_the_class_means():
     _, labelled, labels = mixed(dtype=np.float64)
-    model = AnchoredKMeans(6).fit(labelled[:0], labelled, labels)
+    model = AnchoredKMeans(6, 1).fit(labelled[:0], labelled, labels)
     assert model.labels_.shape == (0,)
     means = [labelled[labels == category].mean(0) for category in range(6)]
     np.testing.assert_allclose(model.cluster_centers_, means)
@@ -223,7 +223,7 @@ def with_bad_row(value):
 )
 def test_errors_say_what_and_where(arguments, message):
     with pytest.raises(ValueError, match=message) as caught:
-        AnchoredKMeans(20).fit(*arguments)
+        AnchoredKMeans(20, 1).fit(*arguments)
     assert "\n" not in str(caught.value)
 
 

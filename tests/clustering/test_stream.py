@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.clustering.stream import Stream
+from promptccd.clustering.stream import APART, Stream
 from promptccd.discovery.grouping import EarlierImages, KnownCategories, group_images
 from promptccd.discovery.project.observe import NO_CATEGORY
 
@@ -100,6 +100,17 @@ def test_what_may_err_more_opens_more_and_says_so():
     assert found[first].doubtful == 1
     assert found[first - 1].missed >= 1
     assert (found[0].doubtful, found[0].missed) == (0, 0)
+
+
+@pytest.mark.parametrize("rounded", [1e-3, -1e-3])
+def test_new_groups_lie_as_far_apart_as_known_ones_do_beyond_the_error_of_their_means(rounded: float):
+    """Known centres are 2 apart; images lie 1 from theirs, so means of four and of two are off by 1/4 and 1/2."""
+    existing, new = torch.tensor([[0.0, 0], [2, 0]]), torch.tensor([[0.0, 50], [0, 50]])
+    new[1, 1] += (APART * 4 + 3 / 4 + rounded) ** 0.5
+    sides = torch.tensor([[1.0, 0], [-1, 0]])
+    late = torch.cat([new[0] + sides.repeat(2, 1), new[1] + sides])
+    found = Stream(late, existing[:0], torch.zeros(0), existing, stage=1, seed=0)
+    assert found._apart(late, new) == (rounded > 0)
 
 
 # A project of its own: its categories have their images, but no measured spread.

@@ -109,14 +109,6 @@ def algorithm_1(images: ScoredImages, counts: Any = (2, 3, 4, 6), **options: Any
     )
 
 
-def test_starts_matter_here() -> None:
-    found = {
-        tuple(row.all for row in algorithm_1(TRAINED, **options).stages)
-        for options in ({}, {"seed": 1}, {"restarts": 100}, {"accumulate": False})
-    }
-    assert len(found) == 4
-
-
 def test_protocols_of_algorithm_1_differ_in_images_reference_and_counts() -> None:
     assert SCORERS["cacc"](SILENT) == algorithm_1(TRAINED)
     assert SCORERS["gcd"](SILENT) == algorithm_1(TRAINED, accumulate=False)
@@ -218,14 +210,6 @@ def test_a_methods_own_answer_is_scored_on_the_images_of_every_stage() -> None:
     for name, stage in (("native", 1), ("c-gcd", 0)):
         with pytest.raises(ConfigurationError, match=f"rankstats has none at stage {stage}: choose cacc"):
             SCORERS[name](SILENT)
-
-
-def test_a_calibrated_mixture_predicts_whatever_the_method_does() -> None:
-    score = SCORERS["calibrated"](TASK)
-    for row, count in zip(score.stages, (3, 4, 6), strict=True):
-        ids, said = TRAINED.labels[row.stage], mixture_of(row.stage, TRAINED.images[row.stage])
-        assert (row.all, row.old, row.new) == clustering_accuracy(ids, said, range(2))
-        assert row.num_categories == count
 
 
 def test_a_model_without_parts_has_no_score_of_their_routing() -> None:

@@ -108,6 +108,12 @@ def test_new_classes_of_happy_start_where_images_lie_far_from_all_old_ones(backb
     assert torch.equal(second, drawn[1])
 
 
+@pytest.mark.parametrize(("epoch", "expected"), [(0, 0.07), (10, 0.07 - 0.3 / 29), (29, 0.04), (200, 0.04)])
+def test_teaching_predictions_get_sharper_for_thirty_epochs(epoch: int, expected: float) -> None:
+    temperature = SelfDistillationObjective.teacher_temperature
+    assert temperature(SimpleNamespace(), epoch) == pytest.approx(expected)
+
+
 def test_each_part_of_happy_can_be_left_out(backbone_folder: Path) -> None:
     """The rows of its ablation: a part that is left out costs nothing, and the others what they cost before."""
     whole, every = happy_step(backbone_folder)

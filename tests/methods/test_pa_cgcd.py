@@ -126,6 +126,17 @@ def test_pseudo_labels_and_new_proxies(trained: PACGCDModel, monkeypatch: pytest
     torch.testing.assert_close(added.norm(dim=1), torch.ones(2))
 
 
+def test_where_no_image_looks_new_the_two_least_like_old_classes_are(
+    trained: PACGCDModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One alone makes no Gaussian."""
+    old = torch.ones(60, dtype=torch.bool)
+    monkeypatch.setattr(pa_cgcd, "split_old_and_new", lambda *_: (old, ~old))
+    objective = objective_for(trained, around(proxies(), 20), NUM_OLD + 1)
+    objective.begin_stage()
+    assert sorted(objective.new_labels.tolist()) == [-1] * 58 + [NUM_OLD] * 2
+
+
 def test_nothing_has_moved_at_the_first_step_and_the_gradient_is_a_number(trained: PACGCDModel) -> None:
     objective = objective_for(trained, stream())
     objective.begin_stage()

@@ -48,7 +48,7 @@ from promptccd.models.checkpoint import (
 )
 from promptccd.models.configuration import bounds_of
 from promptccd.pipeline import CategoryDiscoveryPipeline
-from tests.conftest import TINY_BACKBONE
+from tests.conftest import TINY_BACKBONE, fresh
 from tests.messages import TEXT
 from tests.models.finished import BACKBONES, DEEPER
 from tests.models.hostile import COUNT, GAUSSIANS, PROCESSORS, SPREAD, sharded
@@ -180,23 +180,24 @@ def test_shards_and_other_types_load_as_the_same_model(finished: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "accepted", "refused"),
-    [("prototypes", 999.0, 1001.0), ("spread_spreads", 1e-9, 0.0), ("mixture.variances", 1e-9, 0.0)],
-)
-def test_buffers_allow_distances(name: str, accepted: float, refused: float, finished: Path) -> None:
-    model = PromptCCDModel.from_pretrained(finished)
+def test_buffers_allow_distances(finished: Path) -> None:
+    model = fresh(PromptCCDModel, finished)
     model.set_measured("spread", CategorySpread(torch.eye(32), torch.ones(3), 1.0, 2.0, 1.5, 4.0, 0.2, 0.95))
     model.save_pretrained(finished)
-    tensors = load_file(finished / "model.safetensors")
-    for value in (accepted, refused):
-        tensors[name][1] = torch.eye(32)[0] * value if name == "prototypes" else value
+    usual = load_file(finished / "model.safetensors")
+
+    def loaded(**changes: float) -> PromptCCDModel:
+        tensors = {name: value.clone() for name, value in usual.items()}
+        for name, value in changes.items():
+            tensors[name][1] = torch.eye(32)[0] * value if name == "prototypes" else value
         save_file(tensors, finished / "model.safetensors", metadata={"format": "pt"})
-        if value == accepted:
-            assert PromptCCDModel.from_pretrained(finished).spread is not None
-        else:
-            with pytest.raises(CheckpointError, match=f"{name} of"):
-                PromptCCDModel.from_pretrained(finished)
+        return PromptCCDModel.from_pretrained(finished)
+
+    positive = ("spread_spreads", "mixture.variances")
+    assert loaded(prototypes=999.0, **dict.fromkeys(positive, 1e-9)).spread is not None
+    for name, refused in {"prototypes": 1001.0, **dict.fromkeys(positive, 0.0)}.items():
+        with pytest.raises(CheckpointError, match=f"{name} of"):
+            loaded(**{name: refused})
 
 
 HONEST = {

@@ -256,13 +256,12 @@ KINDS: dict[str, Callable[[list[Path]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_pipeline_takes(discover, pictures: list[Path], kind: str) -> None:
+def test_the_pipeline_takes(discover, pictures: list[Path]) -> None:
     expected = [discover(str(path)) for path in pictures]
     assert {row["category_id"] for row in expected} <= {0, 1, 4}
-    for options in ({}, {"batch_size": 2}):
-        found = list(discover(KINDS[kind](pictures), **options))
-        assert [row["category_id"] for row in found] == [row["category_id"] for row in expected]
+    for number, (kind, given) in enumerate(KINDS.items()):
+        found = list(discover(given(pictures), **({"batch_size": 2} if number % 2 else {})))
+        assert [row["category_id"] for row in found] == [row["category_id"] for row in expected], kind
         np.testing.assert_allclose(
             [row["confidence"] for row in found], [row["confidence"] for row in expected], atol=1e-5
         )

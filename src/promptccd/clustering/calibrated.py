@@ -232,8 +232,7 @@ def _balance(points: Tensor, fitted: CategoryGaussians, known_loss: float) -> fl
 
 def _on_device(estimator: Any, X: Any, reset: bool = True) -> Tensor:
     """Points ``(N, D)`` in float32 or float64, where `X` is if it is a tensor."""
-    device = X.device if isinstance(X, Tensor) else torch.device("cpu")
-    return torch.from_numpy(points_of(estimator, X, reset=reset)).to(device)
+    return torch.from_numpy(points_of(estimator, X, reset=reset)).to(getattr(X, "device", "cpu"))
 
 
 def _scatter(points: Tensor, rows: Tensor, num: int) -> tuple[Tensor, Tensor, Tensor]:

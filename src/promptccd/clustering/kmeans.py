@@ -89,7 +89,7 @@ def prepare(
     classes: Tensor,
     num_classes: int,
     num_clusters: int,
-    num_fixed: int = 0,
+    num_fixed: int,
 ) -> Problem:
     """The problem, by one pass over the labelled points, of which only sums are kept."""
     sums = points.new_zeros(num_clusters, points.shape[1], dtype=torch.float64)
@@ -269,7 +269,7 @@ class AnchoredKMeans:
     """
 
     n_clusters: int
-    n_init: int = 100
+    n_init: int
     max_iter: int = 200
     tol: float = 1e-4
     random_state: int | None = None

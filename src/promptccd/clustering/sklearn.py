@@ -102,8 +102,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
             seed_from(self.random_state),
             self.fix_labelled,
         )
-        reference = (points[~free], labels[~free]) if known else ()
-        kmeans.fit(*map(torch.from_numpy, (points[free], *reference)))
+        kmeans.fit(*map(torch.from_numpy, (points[free], points[~free], labels[~free])))
         self.labels_ = labels
         self.labels_[free] = kmeans.labels_.numpy()
         self.cluster_centers_, self.cluster_ids_ = (

@@ -232,8 +232,7 @@ def _first_clusters(points: Tensor, anchors: Tensor, start: int, seed: int) -> T
     labels = anchors.clone()
     if free.any():
         kmeans = AnchoredKMeans(count, START_RESTARTS, START_ITERATIONS, random_state=seed)
-        reference = (points[~free], anchors[~free]) if known else ()
-        labels[free] = kmeans.fit(points[free], *reference).labels_
+        labels[free] = kmeans.fit(points[free], points[~free], anchors[~free]).labels_
     return labels.unique(return_inverse=True)[1]
 
 

@@ -222,7 +222,7 @@ def svi_estimate(
 
 def svi_rate(step: int) -> float:
     """Adam's rate in a step: it rises for 100 steps, and then falls by 15 % in every 500."""
-    return 4e-6 + 3.6e-5 * step / 100 if step < 100 else 4e-5 * 0.85 ** ((step - 100) / 500)
+    return min(4e-6 + 3.6e-5 * step / 100, 4e-5 * 0.85 ** ((step - 100) / 500))
 
 
 def stopping_rule(old: Tensor, ratio: float) -> Callable[[Tensor], bool]:
