@@ -9,12 +9,7 @@ from torch.nn.functional import normalize
 
 from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping import KnownCategories, group_images, suggest_split
-from promptccd.discovery.grouping.open_grouping import (
-    FEWEST_DENSE,
-    MOST_DENSE,
-    GroupingProblem,
-    dense_places,
-)
+from promptccd.discovery.grouping.open_grouping import FEWEST_DENSE, MOST_DENSE, GroupingProblem, dense_places
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
 from tests.clustering.test_split_merge import blobs

@@ -13,15 +13,7 @@ import torch
 from PIL import Image
 
 from promptccd.data.sources import Stamp
-from promptccd.discovery.intake.seen import (
-    SEEN,
-    DecodedFile,
-    SeenFiles,
-    item_name,
-    item_path,
-    pictures_in,
-    sound_file,
-)
+from promptccd.discovery.intake.seen import SEEN, DecodedFile, SeenFiles, pictures_in
 from promptccd.errors import RunError
 from promptccd.images import identity
 from promptccd.images.decode import Decoding, Status, Verdict
@@ -215,13 +207,6 @@ def test_a_full_disk_ends_in_one_sentence_and_leaves_what_was_stored(tmp_path: P
             seen.add(f"{number + 100:064x}", decoded(bytes([number % 250]) * 9), None)
     seen.add_cells(dict.fromkeys(DIGESTS, b"x" * 10**6))
     assert seen.decoded(DIGESTS[1]) is not None and not seen.small("cell", DIGESTS)
-
-
-@pytest.mark.parametrize(("folder", "sound"), [("/in", "/in/calls/a.wav"), ("", "")])
-def test_the_sound_of_an_item_is_below_the_folder_of_its_table(folder: str, sound: str) -> None:
-    place = item_path(folder, NO_IMAGE, "calls/a.wav")
-    assert (item_name(place), sound_file(place)) == ("calls/a.wav", sound)
-    assert sound_file(item_path(folder, NO_IMAGE, "calls/a.txt")) == sound_file("/in/a.wav") == ""
 
 
 def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -112,12 +112,8 @@ HISTORIES: dict[str, tuple[Callable[[], CategoryRegistry], Sequence[Edit]]] = {
     "another name": (found, [(edits.merge, [3, 4], "both")]),
     "a ban outlives a merge, but for images that are inside": (
         found, [(edits.move, THREE[:2], None), (edits.move, THREE[:1], 4), (edits.merge, [3, 4])]),
-    "a split gives both parts the means of their images": (found, [(edits.split, 3, THREE[:4], "small ones")]),
     "a split where the features suggest it": (found, [(edits.split, 3)]),
     "the part of a category of an earlier stage leaves its prototype": (found, [(edits.split, 0, S1.of(0)[:2])]),
-    "gathered images": (found, [(edits.gather, [*THREE[:4], *FOUR], "small ones")]),
-    "moved images": (found, [(edits.move, THREE[:4], 5)]),
-    "sorted images": (found, [(edits.sort, THREE[:4], [4, 2, None, 2])]),
     "single images that are ignored: the first of them is the prototype": (
         found, [(edits.set_images_aside, THREE[:3]), (edits.set_images_aside, FIVE[:1])]),
     "images of an ignored category stay in it; a name that is taken gets a number": (
