@@ -9,37 +9,12 @@ from pathlib import Path, PureWindowsPath
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.data.names import is_of_windows, path_parts, system_reason
 from promptccd.data.tables import load_images
 from promptccd.discovery.intake.reading import find_source
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.errors import DataError
 from tests.discovery.conftest import write_pictures
 from tests.messages import TEXT
-
-
-@pytest.mark.parametrize(
-    ("path", "is_windows", "parts"),
-    [
-        ("C:\\photos\\a.jpg", True, ["C:", "photos", "a.jpg"]),
-        ("c:/photos/a.jpg", True, ["c:", "photos", "a.jpg"]),
-        ("\\\\nas\\share\\a.jpg", True, ["", "", "nas", "share", "a.jpg"]),
-        ("photos\\a.jpg", True, ["photos", "a.jpg"]),
-        ("/home/me/a.jpg", False, ["", "home", "me", "a.jpg"]),
-        ("/home/me/a\\b.jpg", False, ["", "home", "me", "a\\b.jpg"]),
-        ("a.jpg", False, ["a.jpg"]),
-    ],
-)
-def test_paths_of_windows_are_told_from_others(path, is_windows, parts):
-    assert is_of_windows(path) == is_windows
-    assert path_parts(path) == parts
-
-
-def test_leftovers_in_lists_of_either_system_are_known():
-    for name in ("x\\._p.jpg", "a\\Thumbs.db", "__MACOSX\\p.jpg"):
-        assert system_reason(name, r"[/\\]") == TEXT["left-there-by-an-operating-system"], name
-        assert system_reason(name) == ""  # a file of Linux may be called so
-    assert system_reason(".x\\p.jpg", r"[/\\]") == "in a hidden folder"
 
 
 def test_a_list_may_have_the_separators_of_windows(tmp_path):

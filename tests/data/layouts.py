@@ -162,10 +162,10 @@ def _parquet(folder: Path, name: str = "t.parquet") -> Path:
     return folder / name
 
 
-def _parquet_of_the_hub(folder: Path) -> Path:
+def _parquet_of_the_hub(folder: Path, splits: Sequence[str] = ("train", "test")) -> Path:
     (folder / "data").mkdir(parents=True)
-    table([0, 2, 1]).to_parquet(str(folder / "data" / "train-00000-of-00001.parquet"))
-    table([1, 1], first=10).to_parquet(str(folder / "data" / "test-00000-of-00001.parquet"))
+    for split, labels, first in zip(splits, ([0, 2, 1], [1, 1]), (0, 10), strict=False):
+        table(labels, first).to_parquet(str(folder / "data" / f"{split}-00000-of-00001.parquet"))
     put(folder / "README.md", "---\nlicense: mit\n---\n# Birds\n")
     put(folder / "assets" / "preview.png", 30)
     return folder
@@ -297,6 +297,8 @@ LAYOUTS: dict[str, Case] = {
     "a parquet file": _parquet,
     "a parquet file in a folder": lambda folder: _parquet(folder).parent,
     "parquet of the Hub": _parquet_of_the_hub,
+    "parquet of one other split": lambda folder: _parquet_of_the_hub(folder, ["test"]),
+    "parquet of other splits": lambda folder: _parquet_of_the_hub(folder, ["test", "validation"]),
     "save_to_disk": _saved,
     "save_to_disk of splits": _saved_splits,
     **{f"hostile: notes by {how}": lambda folder, how=how: _saved_elsewhere(folder, how) for how in ("name", "link")},

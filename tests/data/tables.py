@@ -208,6 +208,7 @@ COLUMNS: dict[str, Case] = {
     "a photo and a mask": saved("photo", "mask"),
     "a photo and a mask, options": (saved("photo", "mask"), {}),
     "a photo and a mask, named": (saved("photo", "mask"), {"image": "mask"}),
+    "an empty line of JSON": text('{"path": "0.png", "label": "a"}\n\n{"path": "1.png", "label": "b"}\n', "list.jsonl"),
     "captions": frame({"image": NAMES, "caption": ["a dog", *"bcdef"]}),
     "boxes": frame({"image": NAMES, "objects": [[1, 2], [3]] * 3}),
     "captions of Python": lambda folder: Dataset.from_dict(

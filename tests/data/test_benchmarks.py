@@ -37,6 +37,7 @@ def test_the_table_is_the_papers() -> None:
         assert sum(benchmark.class_blocks) == classes, name
         assert benchmark.num_parts == parts, name
         assert benchmark.num_classes in (None, classes), name
+    assert (BENCHMARKS["cifar100"].image_column, BENCHMARKS["cifar100"].label_column) == ("img", "fine_label")
     assert BENCHMARKS["digits"].num_parts is None
     assert sum(BENCHMARKS["digits"].class_blocks) == 10
 

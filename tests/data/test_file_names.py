@@ -8,12 +8,43 @@ from pathlib import Path
 import pytest
 
 from promptccd.data.folders import FolderSource, images_in
+from promptccd.data.names import display_name, is_of_windows, path_parts, system_reason
 from promptccd.discovery.intake.archives import ArchiveSource
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 from tests.data.layouts import picture, put
 from tests.messages import TEXT
+
+
+@pytest.mark.parametrize(
+    ("path", "is_windows", "parts"),
+    [
+        ("C:\\photos\\a.jpg", True, ["C:", "photos", "a.jpg"]),
+        ("c:/photos/a.jpg", True, ["c:", "photos", "a.jpg"]),
+        ("\\\\nas\\share\\a.jpg", True, ["", "", "nas", "share", "a.jpg"]),
+        ("photos\\a.jpg", True, ["photos", "a.jpg"]),
+        ("/home/me/a.jpg", False, ["", "home", "me", "a.jpg"]),
+        ("/home/me/a\\b.jpg", False, ["", "home", "me", "a\\b.jpg"]),
+        ("a.jpg", False, ["a.jpg"]),
+    ],
+)
+def test_paths_of_windows_are_told_from_others(path: str, is_windows: bool, parts: list[str]) -> None:
+    assert is_of_windows(path) == is_windows
+    assert path_parts(path) == parts
+
+
+def test_leftovers_in_lists_of_either_system_are_known() -> None:
+    for name in ("x\\._p.jpg", "a\\Thumbs.db", "__MACOSX\\p.jpg"):
+        assert system_reason(name, r"[/\\]") == TEXT["left-there-by-an-operating-system"], name
+        assert system_reason(name) == ""  # a file of Linux may be called so
+    assert system_reason(".x\\p.jpg", r"[/\\]") == "in a hidden folder"
+
+
+def test_every_character_of_a_name_is_seen() -> None:
+    shown = {"a \u202e\u200d\n": "a \\u202e\u200d\\n", "\udc7f\udc80\udcff\udd00": "\\udc7f\\x80\\xff\\udd00"}
+    assert {name: display_name(name) for name in shown} == shown
+
 
 NAMES_OF_ZIPS = {
     "utf-8": ["写真/鳥.png", "ö.png"],

@@ -66,12 +66,9 @@ def partly_labelled(names: list, feature: object, folder: Path) -> str:
 @pytest.mark.parametrize(
     ("names", "feature", "categories"),
     [
-        (["a", "", "b", "a", "", "b"], Value("string"), ("a", "b")),
         (["a", None, "b", "a", "Unlabelled ", "b"], Value("string"), ("a", "b")),
         (["b", "unlabeled", "a", "b", None, "a"], Value("string"), ("a", "b")),
         ([0, -1, 1, 0, None, 1], ClassLabel(names=["x", "y"]), ("x", "y")),
-        ([3, -1, 1, 3, None, 1], Value("int64"), ("1", "3")),
-        ([3.0, float("nan"), 1.0, 3.0, None, 1.0], Value("float64"), ("1", "3")),
         ([0, 2, 1, 0, 2, 1], ClassLabel(names=["x", "y", "unlabelled"]), ("x", "y")),
     ],
 )
@@ -87,17 +84,8 @@ def test_what_a_table_leaves_empty_is_one_stream(
 def test_a_list_with_empty_labels_may_say_with_which_stream_each_comes(tmp_path: Path) -> None:
     for shade in range(7):
         draw(tmp_path / f"{shade}.png", shade)
-    rows = [
-        "path,label,Stream",
-        "0.png,a,",
-        "1.png,,10",
-        "2.png,b,3",
-        "3.png,,9",
-        "4.png,,10",
-        "5.png,a,",
-        "6.png,,",
-    ]
-    (tmp_path / "list.csv").write_text("\n".join(rows))
+    rows = "0.png,a,\n1.png,,10\n2.png,b,3\n3.png,,9\n4.png,,10\n5.png,a,\n6.png,,\n"
+    (tmp_path / "list.csv").write_text(f"path,label,Stream\n{rows}")
     stages = StageStream.from_dataset(str(tmp_path / "list.csv"), unlabelled=[])
     assert [stage.sample_ids.tolist() for stage in stages] == [[0, 2, 5], [6], [3], [1, 4]]
     places = [stage.place.rpartition(", ")[2] for stage in stages[1:]]

@@ -108,6 +108,18 @@ def test_a_quarter_turn_is_exact():
     assert largest_difference(turned, np.rot90(plain, axes=(1, 2))) <= 1
 
 
+@pytest.mark.parametrize("size", [20, 21])
+@pytest.mark.parametrize("angle", [0, 0.05, 0.8, 2, 4])
+@pytest.mark.parametrize("scale", [0.1, 0.7, 1, 1.3])
+def test_a_turned_crop_is_that_of_the_whole_image(size, angle, scale):
+    whole, left, top = np.asarray(picture(90, 80)), 31, 27
+    cos, sin, half = scale * math.cos(angle), scale * math.sin(angle), size / 2
+    matrix = (cos, -sin, left + half - (cos - sin) * half, sin, cos, top + half - (sin + cos) * half)
+    turned = Image.fromarray(whole).transform((size, size), Image.Transform.AFFINE, matrix, resample=BICUBIC)
+    found = _turned_crop(whole.transpose(2, 0, 1), left, top, size, angle, scale)
+    assert largest_difference(found.transpose(1, 2, 0), turned) <= 1
+
+
 def test_rotation_and_zoom_stay_within_their_limits():
     gentle = ViewOptions(
         image_size=28, resize_size=28, horizontal_flip=0, num_views=50, rotation=2, zoom=0.02

@@ -4,11 +4,14 @@ A test is an expectation: it is met, or the error says why not and what to do. `
 """
 
 import copy
+import functools
 import inspect
 import json
 import logging
 import pickle
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,6 @@ from promptccd import PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.models import CategoryDiscoveryModel
 from tests.conftest import TINY_HEAD, fresh
-from tests.data.web import Web, web  # noqa: F401 - a fixture
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
 from tests.messages import TEXT
@@ -267,14 +269,24 @@ def test_the_pipeline_takes(discover, pictures: list[Path]) -> None:
         )
 
 
-def test_the_pipeline_reads_a_web_address(discover, pictures: list[Path], web: Web) -> None:  # noqa: F811
-    web.pages |= {"/owl.png": pictures[0].read_bytes(), "/moved": "/owl.png", "/page": b"<html>"}
-    for address in (f"{web.url}/owl.png?key=1", f"{web.url}/moved"):
-        assert discover(address, timeout=5) == discover(str(pictures[0]))
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    """The address of a folder on a web server of this machine."""
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_pipeline_reads_a_web_address(discover, pictures: list[Path], tmp_path: Path, web: str) -> None:
+    (tmp_path / "owl.png").write_bytes(pictures[0].read_bytes())
+    (tmp_path / "page").write_text("<html>")
+    assert discover(f"{web}/owl.png?key=1", timeout=5) == discover(str(pictures[0]))
     assert [discover._sanitize_parameters(timeout=each)[0] for each in (None, 5)] == [{}, {"timeout": 5}]
     for name in ("gone", "page"):
         with pytest.raises(ValueError, match=f"Cannot fetch the image .*/{name}'") as raised:
-            discover(f"{web.url}/{name}?token=secret", timeout=5)
+            discover(f"{web}/{name}?token=secret", timeout=5)
         assert "secret" not in str(raised.value)
 
 

@@ -199,7 +199,7 @@ def _image_column(
     has_option = layout is not DETECTED  # `discover` has no options for columns
     found = layout.named("image", [*kinds]) or [each for each in kinds if kinds[each] == "image"]
     found.sort(key=lambda each: not called([each], ["image"]))
-    if len(found) > 1 and not called(found[:1], ["image"]):
+    if len(found) > 1 and not called(found, ["image"]):
         raise ForeignTableError(
             f"{name!r} has {len(found)} columns of images: {', '.join(map(display_name, found))}. Name "
             f"one of them image{', or set --image_column' * has_option}."

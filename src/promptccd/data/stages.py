@@ -243,7 +243,7 @@ class StageStream(Sequence[Stage]):
                 "folder as --unlabelled FOLDER. Or hide labels, to measure accuracy: give the number of labelled "
                 f"categories, and the number of new categories of each later stage, such as --class_blocks {blocks}"
             )
-        stages, cut, category_ids = _cut_in_streams(images, category_ids, categories, streams, seed)
+        stages, cut = _cut_in_streams(images, category_ids, categories, streams, seed)
         later = read_labels(labels, split, roots, images.decoding, optional)
         if not accept_new_labels:
             _refuse_misspellings(set(later.values()), categories)
@@ -424,8 +424,8 @@ def _cut_in_streams(
     categories: Sequence[str],
     streams: Sequence[tuple[ImageRows, np.ndarray]],
     seed: int,
-) -> tuple[list[Stage], splits.CategorySplit, np.ndarray]:
-    """Stage 0 from the rows ``(N,)`` with a category, and a stage per stream; and the ids including streams."""
+) -> tuple[list[Stage], splits.CategorySplit]:
+    """Stage 0 from the rows ``(N,)`` with a category, and a stage per stream."""
     labelled = np.flatnonzero(category_ids != splits.UNUSED)
     nothing = np.empty(0, dtype=np.int64)
     parts = [images.select(labelled), *(each for each, _ in streams)]
@@ -438,9 +438,7 @@ def _cut_in_streams(
     contents[0] = _data_fingerprint(parts[0], category_ids[labelled], categories)
     sample_ids = [labelled, *(own for _, own in streams)]
     split = splits.split_in_streams(len(categories), categories, sample_ids, contents, seed)
-    ids = np.full(max(len(images), sample_ids[-1][-1] + 1), splits.UNUSED, dtype=np.int64)
-    ids[: len(images)] = category_ids
-    return _stages_of(parts, ids, split, are_streams=True), split, ids
+    return _stages_of(parts, category_ids, split, are_streams=True), split
 
 
 def _stages_of(

@@ -79,9 +79,10 @@ def demo_dataset() -> Dataset:
     return _labelled(images, [file.parent.name for file in files])
 
 
-def _labelled(images: Sequence[Any], names: Sequence[str]) -> Dataset:
-    """A table of images, and of their categories unless all names are empty."""
-    columns, features = {"image": images}, Features({"image": Image()})
+def _labelled(images: Sequence[Any], names: Sequence[str], **columns: Sequence[Any]) -> Dataset:
+    """A table of images and further columns, and of their categories unless all names are empty."""
+    features = Features({"image": Image(), **dict.fromkeys(columns, Value("string"))})
+    columns["image"] = images
     if categories := in_order({*names} - {""}):
         columns[LABEL] = [categories.index(name) for name in names]
         features[LABEL] = ClassLabel(names=categories)
@@ -338,7 +339,7 @@ def _images_of(
         rows = [(path, "", "train") for path in files.images]
     if rows:
         paths, names, splits = zip(*rows, strict=True)
-        table = _labelled([str(folder / path) for path in paths], names).add_column(SPLIT, splits)
+        table = _labelled([str(folder / path) for path in paths], names, **{SPLIT: splits})
         logger.info("%s: %s.", display_name(name), files.summary(rows))
         return _Found(table, files.left_out)
     if not suffixes.isdisjoint(_MAY_BE_READ):
@@ -405,7 +406,8 @@ def _listed(file: Path, name: str, layout: Layout, labelled: bool, by_content: S
     table = Dataset.from_dict(cells, Features({each: Value("string") for each in sheet.columns}))
     table = read_columns(table, name, layout, labelled, file.parent, by_content)
     for each in (LABEL, STREAM, SPLIT):
-        if each in table.column_names:
-            composed = [text and normalize("NFC", text) for text in table[each][:]]
+        cells = table[each][:] if each in table.column_names else []
+        composed = [text and normalize("NFC", text) for text in cells]
+        if composed != cells:
             table = table.remove_columns(each).add_column(each, composed, feature=Value("string"))
     return table

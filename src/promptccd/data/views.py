@@ -110,7 +110,7 @@ def _turned_crop(
     reach = math.ceil((abs(cos) + abs(sin)) * size / 2) + 2  # + 2 for bicubic neighbours
     x, y = left + size / 2, top + size / 2
     x_first, y_first = max(0, int(x) - reach), max(0, int(y) - reach)
-    part = pixels[:, y_first : int(y) + reach + 1, x_first : int(x) + reach + 1]
+    part = pixels[:, y_first : int(y) + reach, x_first : int(x) + reach]
     # output -> input, both counted from their upper left corners; centre goes to centre
     x_shift = x - x_first - (cos - sin) * size / 2
     y_shift = y - y_first - (sin + cos) * size / 2
