@@ -66,12 +66,13 @@ def unmade_run(recipe: Recipe, images: list[dict], results: ContinualScore) -> A
     )
 
 
-def written_card(run: Any, config: CategoryDiscoveryConfig, **changes: object) -> str:
+def written_card(run: Any, config: CategoryDiscoveryConfig, corrections: int = 0) -> str:
     """The card of a stage whose last category has 17 images."""
     ids, device = np.full(17, len(config.category_ids) - 1), torch.device("cpu")
     return stage_card(
-        run, run.recipe, config, fingerprint="f" * 64, category_ids=ids, device=device, **changes
-    )
+        run, run.recipe, config, fingerprint="f" * 64, category_ids=ids, device=device, instruments={},
+        corrections=corrections,
+    )  # fmt: skip
 
 
 def test_a_card_says_why_images_were_left_out_and_what_people_did() -> None:

@@ -13,7 +13,14 @@ def log_to_stderr() -> None:
     asking = logging.getLogger("huggingface_hub.utils._http")
     asking.propagate, asking.handlers = False, [_HubIsSilent()]
     asking.setLevel(logging.WARNING)  # whatever the library sets for its own loggers when it is imported
-    logging.getLogger("promptccd.data.tables").filters = [_Once()]
+    said = set[str]()  # a folder is read again for the images that a training left out
+
+    def is_new(record: logging.LogRecord) -> bool:
+        before = len(said)
+        said.add(record.getMessage())
+        return len(said) > before
+
+    logging.getLogger("promptccd.data.tables").filters = [is_new]
     for name in ("transformers", "datasets", "huggingface_hub", "httpx", "httpx2", "fsspec"):
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("PIL").setLevel(logging.CRITICAL)  # the verdict on a file gives the reason
@@ -32,20 +39,6 @@ def hide_bars() -> None:
         transformers_logging.disable_progress_bar()
         if had_bars:
             enable_progress_bars()
-
-
-class _Once(logging.Filter):
-    """Passes each message once: a folder is read again for the images that a training left out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._passed = set[str]()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the message is new."""
-        is_new = record.getMessage() not in self._passed
-        self._passed.add(record.getMessage())
-        return is_new
 
 
 class _HubIsSilent(logging.Handler):

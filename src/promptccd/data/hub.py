@@ -35,22 +35,21 @@ def is_hub_name(name: str) -> bool:
     return bool(_HUB_NAME.fullmatch(name)) and not os.path.lexists(os.path.expanduser(name))
 
 
-def load_hub(name: str, config: str | None = None, revision: str | None = None) -> DatasetDict:
+def load_hub(name: str, config: str | None = None) -> DatasetDict:
     """Load a data set of the Hub that names no file but its own.
 
     Args:
         name: ``namespace/name``.
         config: config of the repository; by default the only or the default config.
-        revision: branch, tag or commit; by default the newest.
 
     Raises:
         DataError: the data set names a file that is not its own; no data were fetched.
         Exception: whatever `datasets` raises.
     """
+    revision = None  # the newest
     # `datasets` reports what is missing, or has read the data set before.
     with suppress(LocalEntryNotFoundError, RepositoryNotFoundError):
-        options: dict[str, Any] = {"repo_type": "dataset", "revision": revision, "allow_patterns": [*CARDS]}
-        found = Path(snapshot_download(name, **options))
+        found = Path(snapshot_download(name, repo_type="dataset", allow_patterns=[*CARDS]))
         for card in CARDS:
             require_plain_card(found / card, name)
         revision = found.name  # from here on the very commit whose cards were checked
@@ -122,7 +121,7 @@ def stage_config(stage: int) -> str:
     return f"stage_{stage}"
 
 
-def published_split(name: str, revision: str | None = None) -> CategorySplit | None:
+def published_split(name: str) -> CategorySplit | None:
     """The split of a data set on the Hub with stages; `None` for any other data set, and for a local path.
 
     Raises:
@@ -131,7 +130,7 @@ def published_split(name: str, revision: str | None = None) -> CategorySplit | N
     if not is_hub_name(name):
         return None
     try:
-        values = _split_values(name, revision)
+        values = _split_values(name)
     except (OSError, ValueError, EntryNotFoundError):
         return None  # reading the data set reports the fault
     if not isinstance(values, dict) or not {"fingerprint", "sample_ids"} <= values.keys():
@@ -139,23 +138,21 @@ def published_split(name: str, revision: str | None = None) -> CategorySplit | N
     return CategorySplit.from_dict(values)
 
 
-def _split_values(name: str, revision: str | None) -> Any:
-    path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
+def _split_values(name: str) -> Any:
+    path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset")
     return parsed_json(Path(path).read_text(encoding="utf-8"))
 
 
-def published_tables(
-    name: str, revision: str | None = None
-) -> tuple[CategorySplit, np.ndarray, list[Dataset]]:
+def published_tables(name: str) -> tuple[CategorySplit, np.ndarray, list[Dataset]]:
     """The content of a data set repository: the split, labels by row of the source data set, and a table per stage.
 
     Raises:
         DataError: it cannot be read, or contains no stages.
     """
     try:
-        split = CategorySplit.from_dict(_split_values(name, revision))
+        split = CategorySplit.from_dict(_split_values(name))
         configs = [*map(stage_config, range(len(split.sample_ids))), LABELS_CONFIG]
-        *tables, evaluation = (load_hub(name, config, revision)["train"] for config in configs)
+        *tables, evaluation = (load_hub(name, config)["train"] for config in configs)
     except DataError:
         raise
     except Exception as error:  # a dozen kinds, from a missing repository to a dead connection

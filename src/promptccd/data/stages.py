@@ -250,17 +250,13 @@ class StageStream(Sequence[Stage]):
         return cls(stages, cut, category_ids, source, {**opened.left_out, **arriving}, later)
 
     @classmethod
-    def from_hub(cls, name: str, *, revision: str | None = None) -> "StageStream":
-        """Read the stages that ``promptccd split RECIPE --push NAME`` published.
-
-        Args:
-            name: data set repository, ``namespace/name``.
-            revision: branch, tag or commit; by default the newest.
+    def from_hub(cls, name: str) -> "StageStream":
+        """Read the stages that ``promptccd split RECIPE --push NAME`` published as the newest commit of ``NAME``.
 
         Raises:
             DataError: the repository holds no stages, or names images that are not its own.
         """
-        split, labels, tables = published_tables(name, revision)
+        split, labels, tables = published_tables(name)
         for stage, table in enumerate(tables):
             if "image" not in table.column_names:
                 raise DataError(

@@ -100,7 +100,7 @@ def push_files(
     sdk: str | None = None,
     replaces: str = "",
     preserved: Sequence[str] = KEPT_METADATA,
-    dry_run: bool = False,
+    dry_run: bool,
 ) -> PushedRepository:
     """Add files to a repository, which is created if missing, with at most one commit; other files stay.
 
@@ -172,7 +172,6 @@ def reason_of(error: BaseException) -> str:
 def push_run(
     run: RunDirectory,
     *,
-    api: HfApi | None = None,
     namespace: str | None = None,
     stages: Sequence[int] | None = None,
     private: bool = False,
@@ -182,7 +181,6 @@ def push_run(
 
     Args:
         run: the run.
-        api: the client; its token must be allowed to write.
         namespace: user or organisation (default: the logged-in user).
         stages: which stages (default: all finished stages).
         private: whether the repositories must be private.
@@ -198,7 +196,7 @@ def push_run(
     if not set(wanted) <= set(finished):
         raise HubError(f"{run.path} has finished stages {finished}, not {wanted}. Give one as --stage.")
     _require_name(run, namespace, max(wanted, default=0))
-    api, pushed = api or client(), list[PushedRepository]()
+    api, pushed = client(), list[PushedRepository]()
     for stage in wanted:
         try:
             pushed.append(_push(run, stage, namespace, private, api=api, dry_run=dry_run))

@@ -15,10 +15,10 @@ MAX_POINTS = 1500  # of a map
 SIDE, MARGIN = 600.0, 12.0  # of the drawing
 
 
-def choose_points(count: int, seed: int, max_points: int = MAX_POINTS) -> np.ndarray:
-    """At most `max_points` random rows of `count`, ascending."""
+def choose_points(count: int, seed: int) -> np.ndarray:
+    """At most `MAX_POINTS` random rows of `count`, ascending."""
     order = numpy_generator("map points", seed, 0).permutation(count)
-    return np.sort(order[:max_points])
+    return np.sort(order[:MAX_POINTS])
 
 
 def layout_of(features: np.ndarray, seed: int) -> np.ndarray:

@@ -56,8 +56,8 @@ def stage_card(
     fingerprint: str,
     category_ids: np.ndarray,
     device: torch.device,
-    instruments: Mapping[str, float] | None = None,
-    corrections: int = 0,
+    instruments: Mapping[str, float],
+    corrections: int,
 ) -> str:
     """The card of a stage that a run has just trained, ``card.md.jinja``; rows of later stages are left out.
 
@@ -119,9 +119,9 @@ def stage_card(
         results=markdown((header, rows)) if rows else "",
         native_label=NATIVE_PREDICTION if scored.native is not None else "",
         streams=[row for row in stream_rows(run) if row["stage"] <= stage],
-        instruments=instruments or {},
+        instruments=instruments,
         titles=TITLES,
-        warnings=defects(instruments or {}, recipe.training.mixed_precision).values(),
+        warnings=defects(instruments, recipe.training.mixed_precision).values(),
         images=[row for row in (run.read("images.json") or {})["stages"] if row["stage"] <= stage],
         fingerprint=fingerprint,
         made_with={**made["versions"], "Python": made["python"], "on": hardware},
