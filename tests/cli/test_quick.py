@@ -3,7 +3,6 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -22,16 +21,6 @@ def python(code: str, *words: object) -> str:
     """What a fresh interpreter prints."""
     argv = [sys.executable, "-c", code, *map(str, words)]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-
-
-def heavy_modules_of(words: Sequence[object], heavy: Sequence[str] = HEAVY) -> str:
-    code = (
-        "import sys, promptccd_command\n"
-        "try: promptccd_command.main(sys.argv[1:])\n"
-        "except SystemExit: pass\n"
-        f"print([each for each in {heavy} if each in sys.modules])"
-    )
-    return python(code, *words).splitlines()[-1]
 
 
 @pytest.mark.parametrize("given", [None, "ACTIVE"])
@@ -55,10 +44,22 @@ HELP = ["--version", *(f"{name} --help" for name in ("train", "sweep", "discover
 LIGHT = ["--help", "audit --benchmark cub", "recipes", "discover --out x", "discover a /none --out x"]
 
 
-@pytest.mark.parametrize("words", [*HELP, *LIGHT])
-def test_help_mistakes_and_what_needs_no_model_import_nothing_heavy(words: str) -> None:
+@pytest.mark.parametrize(
+    ("commands", "heavy"), [(HELP, (*HEAVY, "numpy", "PIL")), (LIGHT, HEAVY)], ids=["help", "light"]
+)
+def test_help_mistakes_and_what_needs_no_model_import_nothing_heavy(
+    commands: list[str], heavy: tuple[str, ...]
+) -> None:
     """Help waits for no numbers and no pictures either."""
-    assert heavy_modules_of(words.split(), (*HEAVY, "numpy", "PIL") if words in HELP else HEAVY) == "[]"
+    code = (
+        "import sys, promptccd_command\n"
+        "for words in sys.argv[1:]:\n"
+        "    try: promptccd_command.main(words.split())\n"
+        "    except SystemExit: pass\n"
+        f"    print('loaded by', words, [each for each in {heavy} if each in sys.modules])"
+    )
+    said = [line for line in python(code, *commands).splitlines() if line.startswith("loaded by ")]
+    assert said == [f"loaded by {words} []" for words in commands]
 
 
 @pytest.mark.moderate

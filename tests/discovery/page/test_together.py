@@ -101,7 +101,8 @@ def test_a_correction_waits_for_a_writer_but_not_for_ever(window: Window, projec
     assert window.get("state")["groups"][0]["name"] == "heron"
 
 
-def test_a_second_command_finds_the_page_that_is_open(page: OpenPage, project: Path) -> None:
+def test_a_second_command_finds_the_page_that_is_open(page: OpenPage, project: Path, monkeypatch) -> None:
+    monkeypatch.setattr("promptccd.locks._SHORTEST_WAIT_S", 0.02)
     assert address_of(project) == page.url
     # It is not in the project, which may be sent.
     assert _address_file(project).parent.stat().st_mode & 0o777 == 0o700
