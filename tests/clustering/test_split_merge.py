@@ -256,6 +256,7 @@ def test_two_settled_categories_are_not_merged_however_alike_they_are():
     most = torch.arange(24) < 8  # of what is known of both categories
     assert module.together(most, anchors)[:12].all()
     assert torch.equal(module.together(most, anchors)[12:], most[12:])
+    assert not module.together(torch.arange(24) % 4 < 2, anchors)[:12].any()  # as many in either half
     assert module.has_fixed(labels, anchors).tolist() == [True, True]
     assert module.has_fixed(labels, anchors.where(labels == 1, -1)).tolist() == [False, True]
     for seed in range(5):

@@ -35,8 +35,7 @@ def happy_objective(
     backbone: Path, features: torch.Tensor, labels: torch.Tensor | None = None, count: int = 5, **options: Any
 ) -> HappyObjective:
     """The objective of a stage, labelled or the one after three classes, whose images have these features."""
-    torch.manual_seed(0)  # of the head
-    model = HappyModel.from_pretrained(backbone, **TINY_HEAD, **options)
+    model = fresh(HappyModel, backbone, **TINY_HEAD, **options)
     if labels is None:
         model.grow(torch.randn(3, 32, generator=torch_generator("rows")))
         model.remember(F.normalize(model.classifier.weight.detach(), dim=-1))
@@ -144,7 +143,7 @@ def test_a_classifier_grows_by_what_is_new_and_old_rows_keep_every_bit(
     kind: type[ClassifierModel], objective: type[ClassifierObjective], backbone_folder: Path, tmp_path: Path
 ) -> None:
     """New rows of ORCA have length 1."""
-    model = kind.from_pretrained(backbone_folder, **TINY_HEAD)
+    model = fresh(kind, backbone_folder, **TINY_HEAD)
     weights = []
     for index, count in enumerate((3, 3, 5)):
         begun(objective, model, count=count, index=index)
@@ -247,7 +246,7 @@ def test_a_linear_head_grows_below_and_reads_directions_alone() -> None:
 
 
 def test_frost_keeps_means_of_labels_and_then_of_what_the_novel_head_answers(backbone_folder: Path) -> None:
-    model, labels = FrostModel.from_pretrained(backbone_folder), torch.tensor([1, 0, 1, 2, 0])
+    model, labels = fresh(FrostModel, backbone_folder), torch.tensor([1, 0, 1, 2, 0])
     features = F.normalize(drawn(5, 32), dim=1)
     first = begun(FrostObjective, model, features, labels, 3)
     rows = Rows.of(model, drawn(5, 2, 3, 16, 16), labels, torch.arange(5), prompted=True)

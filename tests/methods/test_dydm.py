@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from promptccd.methods import dydm
 from promptccd.methods.dydm import DYDMModel, DYDMObjective, divergence
-from tests.conftest import TINY_HEAD
+from tests.conftest import TINY_HEAD, fresh
 from tests.messages import TEXT
 from tests.methods.steps import begun, of
 
@@ -18,7 +18,7 @@ from tests.methods.steps import begun, of
 @pytest.fixture
 def model(backbone_folder: Path) -> DYDMModel:
     """In float64, with two axes of a feature as they are: features with these values pass the expansion unchanged."""
-    made = DYDMModel.from_pretrained(backbone_folder, **TINY_HEAD, expansion_size=2).double()
+    made = fresh(DYDMModel, backbone_folder, **TINY_HEAD, expansion_size=2).double()
     made.begin_memory(torch.eye(32, 2, dtype=torch.float64))
     return made
 

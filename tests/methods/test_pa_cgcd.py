@@ -142,6 +142,7 @@ def test_nothing_has_moved_at_the_first_step_and_the_gradient_is_a_number(traine
     objective.begin_stage()
     views = torch.randn(6, 2, 3, 16, 16, generator=torch_generator("views"))
     rows = Rows.of(trained, views, None, torch.arange(60, 66), prompted=True)
+    assert [objective.drift(rows, torch.arange(each)) > 0 for each in (1, 2)] == [False, True]
     objective.losses(rows)["loss"].backward()
     learning = [each for parameters in trained.learning().values() for each in parameters]
     assert all(each.grad is not None and each.grad.isfinite().all() for each in learning)

@@ -23,7 +23,7 @@ from promptccd.methods.vb_cgcd import (
     svi_estimate,
     svi_rate,
 )
-from tests.conftest import TINY_HEAD
+from tests.conftest import TINY_HEAD, fresh
 from tests.methods.steps import objective_of, of
 
 
@@ -143,7 +143,7 @@ def ended_stages(backbone: Path, **options: Any) -> tuple[VBCGCDModel, list[torc
         F.normalize(centres[ids] + 0.5 * torch.randn(len(ids), 32, dtype=torch.float64, generator=generator))
         for ids in (labels, truth)
     ]
-    model = VBCGCDModel.from_pretrained(backbone, **TINY_HEAD, **options).double()
+    model = fresh(VBCGCDModel, backbone, **TINY_HEAD, **options).double()
     end_stage(0, sets[0], model, labels, 3)
     model.set_categories(torch.zeros(3, 32), [0, 1, 2], list("abc"))
     model.config.num_known = 3

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from promptccd import PromptCCDBConfig, PromptCCDBModel
 from promptccd.data.randomness import torch_generator
+from promptccd.methods.prompts import arbitrary_scores
 from tests.conftest import TINY_HEAD, fresh
 from tests.order_one import LIVELY_BACKBONE, fill
 
@@ -53,6 +54,7 @@ def test_mixed_precision_does_not_coarsen_the_choice(pool_model: PromptCCDBModel
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(pool_model.pool.select(query).indices, expected)
         assert torch.equal(pool_model.pool.select(query, True).indices, arbitrary)
+    assert arbitrary_scores(query, 6).dtype == torch.float32
 
 
 def test_arbitrary_prompts_are_of_the_view_alone_and_do_not_follow_the_keys(
