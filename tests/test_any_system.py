@@ -9,20 +9,11 @@ from pathlib import Path, PureWindowsPath
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.data.tables import load_images
 from promptccd.discovery.intake.reading import find_source
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.errors import DataError
 from tests.discovery.conftest import write_pictures
 from tests.messages import TEXT
-
-
-def test_a_list_may_have_the_separators_of_windows(tmp_path):
-    write_pictures(tmp_path / "img", [0], per_category=1)
-    (picture,) = (tmp_path / "img").iterdir()
-    with (tmp_path / "list.csv").open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream).writerows([["path", "label"], [f"img\\{picture.name}", "heron"]])
-    assert load_images(str(tmp_path / "list.csv"))[0]["image"].size
 
 
 @pytest.mark.parametrize("name", ["D:\\photos", "photos\\birds", "D:/birds"])
