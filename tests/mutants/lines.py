@@ -121,7 +121,7 @@ def _record(project: Project, tests: Sequence[str], place: Path) -> None:
         )
         paths = [*map(str, (project.root / "src", project.root)), os.environ.get("PYTHONPATH", "")]
         chosen = {CHOSEN: os.environ.get(CHOSEN, QUICK), recorder.FOLDER: str(kept)}
-        flags = "-q --tb=no -p no:cacheprovider -W ignore -o addopts= --numprocesses 2 --dist worksteal --maxfail=1000"
+        flags = "-qrf --tb=no -p no:cacheprovider -W ignore -o addopts= -n 2 --dist worksteal --maxfail=99"
         command = [sys.executable, "-m", "pytest", "-p", recorder.__name__, *flags.split(), *tests]
         command += [f"--basetemp={folder / 'tmp'}", f"--timeout={2 * project.patience_s}"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **chosen}

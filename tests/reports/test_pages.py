@@ -122,7 +122,7 @@ def grouped(true: np.ndarray, found: np.ndarray, class_blocks: list[int]) -> Rep
 def test_tables_agree_with_the_accuracy() -> None:
     """Random groups, more of them than categories and fewer: the parts give All, Old and New."""
     generator = np.random.default_rng(0)
-    for trial in range(18):
+    for trial in range(50):
         true = generator.integers(0, 5, size=30)
         found = np.where(generator.random(30) < 0.5, true, generator.integers(0, 1 + trial % 9, size=30))
         accuracy, run = clustering_accuracy(true, found, range(2)), grouped(true, found, [2, 1, 2])

@@ -9,7 +9,7 @@ from promptccd.discovery.exports.names import MOST_BYTES, Names, folder_names, s
 
 ALLOWED = [
     "白鹭", "黑鹳", "🦉", "שלום.jpg", "Ästige Graslilie", "نورس.JPG", "-x.jpg", "=1+1.png", "heron & egret",
-    "a'b;c $d.jpg", "console.jpg",
+    "a'b;c $d.jpg", "console.jpg", "①.jpg",
 ]  # fmt: skip
 
 

@@ -56,7 +56,9 @@ def test_doubt_is_one_midway_and_falls_with_the_share_of_the_margin():
     assert _doubt(found).tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.moderate) for seed in range(3, 6))]
+)
 def test_small_random_cases_never_ask_what_follows(seed):
     rng = np.random.default_rng(seed)
     points = torch.from_numpy(rng.normal(size=(8, 3)))

@@ -289,6 +289,7 @@ def test_a_window_answers_what_was_drawn_and_no_other(window: Window) -> None:
     assert not window.page.project.reviews
     status, reply = window.do(images=[counted["row"]], **asked)
     assert (status, reply["changed"]["rows"]) == (200, [counted["row"]])
+    assert window.get(f"why/{counted['row']}")["state"] == "reviewed"
     assert reply["groups"] == window.get("state")["groups"]
     after = window.get("right")
     assert (after["drawn"], after["wrong"], after["looked"]) == (1, 0, 1)

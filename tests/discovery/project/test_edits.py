@@ -141,7 +141,7 @@ def state_of(registry: CategoryRegistry) -> tuple[Any, ...]:
     return members, set(registry.pinned), bans, set(registry.reviews), sizes, set(registry.images), aside
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.moderate)])
 def test_any_corrections_do_what_a_model_of_dictionaries_does_in_a_file_and_in_memory(seed, tmp_path) -> None:
     generator, memory = np.random.default_rng(seed), known_registry(4, 12)
     memory.observe(1, S1.groups({0: 0}))
