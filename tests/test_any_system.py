@@ -23,7 +23,7 @@ def test_a_folder_of_windows_is_no_data_set_of_the_hub(name, tmp_path, monkeypat
         find_source(name)
     assert main(["split", name, "--class_blocks", "1", "1"]) == 2
     output = capsys.readouterr().err
-    assert f"Nothing is at {name!r}" in output and TEXT["it-is-a-path-of-windows"] in output
+    assert TEXT["nothing-is-at"].format(name) in output and TEXT["it-is-a-path-of-windows"] in output
 
 
 @pytest.fixture(scope="module")

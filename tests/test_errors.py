@@ -42,21 +42,21 @@ def test_a_foreign_value_is_short() -> None:
 
 
 def test_a_similar_name_is_suggested() -> None:
-    assert did_you_mean("photograph", ["digits", "photographs"]) == " Did you mean 'photographs'?"
-    assert did_you_mean("abcdefxxxx", ["abcdefyyyy"]) == " Did you mean 'abcdefyyyy'?"
+    assert did_you_mean("photograph", ["digits", "photographs"]) == TEXT["did-you-mean-photographs"]
+    assert did_you_mean("abcdefxxxx", ["abcdefyyyy"]) == TEXT["did-you-mean-abcdefyyyy"]
     assert did_you_mean("abcdexxxxx", ["abcdeyyyyy"]) == ""
-    assert did_you_mean("abcdexxxxx", ["abcdeyyyyy"], cutoff=0.4) == " Did you mean 'abcdeyyyyy'?"
+    assert did_you_mean("abcdexxxxx", ["abcdeyyyyy"], cutoff=0.4) == TEXT["did-you-mean-abcdeyyyyy"]
 
 
 def test_what_is_not_there_is_told_with_what_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "herons").mkdir()
     monkeypatch.chdir(tmp_path)
     assert nothing_at("zzz/deep") == TEXT["nothing-is-at-zzz-deep-the"]
-    assert nothing_at(tmp_path / "zzz") == f"Nothing is at '{tmp_path}/zzz'; '{tmp_path}' holds herons."
+    assert nothing_at(tmp_path / "zzz") == TEXT["nothing-is-at-zzz-holds-herons"].format(tmp_path, tmp_path)
     assert nothing_at("heron") == TEXT["nothing-is-at-heron-did-you"]
     assert nothing_at("iron") == TEXT["nothing-is-at-iron-the-folder"]
-    assert nothing_at("herons/x") == "Nothing is at 'herons/x'; 'herons' holds nothing."
-    assert nothing_at("") == "Nothing is at ''."
+    assert nothing_at("herons/x") == TEXT["nothing-is-at-herons-x-herons"]
+    assert nothing_at("") == TEXT["nothing-is-at-2"]
     for name in (".hidden", *"bcdefgh"):
         (tmp_path / name).mkdir()
     assert nothing_at("zzz").endswith("holds b, c, d, e, f, g, h, herons.")
@@ -65,6 +65,4 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("HOME", str(tmp_path))
     for number in range(4):
         (tmp_path / f"owls{number}").mkdir()
-    assert nothing_at("~/owls") == (
-        f"Nothing is at '~/owls'. Did you mean '{tmp_path}/owls3' or '{tmp_path}/owls2' or '{tmp_path}/owls1'?"
-    )
+    assert nothing_at("~/owls") == (TEXT["nothing-is-at-owls-did-you"].format(tmp_path, tmp_path, tmp_path))

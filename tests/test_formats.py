@@ -90,7 +90,7 @@ def test_a_stage_of_a_newer_format_is_neither_predicted_with_nor_trained_again(
     sums = run / "stage1" / "checksums.json"
     sums.write_text(json.dumps({**json.loads(sums.read_text()), "format": 2}))
     assert main(["predict", str(run / "stage1"), str(tmp_path)]) == 2
-    assert "pip install --upgrade promptccd" in capsys.readouterr().err
-    with pytest.raises(RunError, match="pip install --upgrade promptccd"):
+    assert TEXT["pip-install-upgrade-promptccd"] in capsys.readouterr().err
+    with pytest.raises(RunError, match=TEXT["pip-install-upgrade-promptccd"]):
         RunDirectory(run).stages_on_disk()
     assert sums.exists()

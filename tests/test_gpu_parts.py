@@ -27,8 +27,8 @@ def test_a_case_is_read_where_it_is_done_and_ended_where_it_takes_too_long(tmp_p
     (tmp_path / "happy.json").write_text('{"name": "happy", "failed": {}, "seconds": {"train": 2.0}}')
     found = gpu_smoke.smoke(tmp_path, on_cpu=True, seconds=0.2, names=["happy", "promptccd"])
     assert found["failed"] == ["promptccd"]
-    assert "not finished after 0 s" in gpu_smoke.text_of(found)
-    assert "happy                        2 s, failed: none" in gpu_smoke.text_of(found)
+    assert TEXT["not-finished-after-0-s"] in gpu_smoke.text_of(found)
+    assert TEXT["happy-2-s-failed-none"] in gpu_smoke.text_of(found)
     assert not (tmp_path / "promptccd.json").exists()
 
 

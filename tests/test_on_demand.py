@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import TEXT
+
 PACKAGE = """
 from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
@@ -36,10 +38,10 @@ def test_names_and_modules_come_when_they_are_first_used(
     assert shop.__all__ == ["bolt", "nut"]
     assert not {f"shop_on_demand.{name}" for name in texts} & sys.modules.keys()
     assert shop.nut is sys.modules["shop_on_demand.tools"].nut is vars(shop)["nut"]
-    assert shop.bolt == import_module("shop_on_demand").bolt == "of the same name"
+    assert shop.bolt == import_module("shop_on_demand").bolt == TEXT["of-the-same-name"]
     assert shop.more is sys.modules["shop_on_demand.more"]
     for name in ("_own", "screw"):
-        with pytest.raises(AttributeError, match=f"module 'shop_on_demand' has no attribute '{name}'"):
+        with pytest.raises(AttributeError, match=TEXT["module-shop-on-demand-has-no"].format(name)):
             getattr(shop, name)
     shop.nut, shop.system = 2, sys
     assert (shop.nut, shop.system) == (2, sys)

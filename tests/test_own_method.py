@@ -131,7 +131,7 @@ def test_losses_on_the_report_have_their_titles(run: Trained, tmp_path: Path) ->
     titles = {**LOSSES, **run.method.losses}
     for line in (run.path / "history.jsonl").read_text().splitlines():
         for name in json.loads(line)["losses"]:
-            assert f"{titles.get(name, name)} over the epochs" in page
+            assert TEXT["over-the-epochs"].format(titles.get(name, name)) in page
     for name in run.method.losses:
         assert titles[name] in page
     assert main(["evaluate", str(run.path), "--baselines"]) == 0
@@ -229,7 +229,7 @@ def test_a_method_of_the_script_that_runs_has_the_name_of_its_import(monkeypatch
 
 def test_an_option_that_the_method_does_not_have_is_refused(run: Trained, capsys) -> None:
     assert main(["parameters", str(run.recipe), "--options", "{temperature: 3}"]) == 2
-    assert f"'temperature' of section 'model' for {run.method.name}" in capsys.readouterr().err
+    assert TEXT["temperature-of-section-model-for"].format(run.method.name) in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -263,7 +263,7 @@ def test_an_objective_over_a_model_that_is_there(
     records = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
     assert {name for line in records for name in json.loads(line)["losses"]} == {"loss"}
     assert type(load_model(tmp_path / "run" / "stage3")) is GCDModel
-    assert "One sum (without prompts)" in (tmp_path / "run" / "stage3" / "README.md").read_text()
+    assert TEXT["one-sum-without-prompts"] in (tmp_path / "run" / "stage3" / "README.md").read_text()
 
 
 def run_python(words: list[str], folder: Path) -> str:

@@ -310,7 +310,7 @@ def test_training_is_killed_and_resumed_to_the_same_bytes_and_used(windows):
         eventually((windows.disk / "run/stage0").exists, 200)
         output = windows.command(*train, "--output_dir", "run", code=2)  # is told of the first process
         is_done = (windows.disk / "run/stage2").exists()
-        assert f"(process {process.pid}) is writing to" in output or is_done, output
+        assert TEXT["process-is-writing-to"].format(process.pid) in output or is_done, output
         process.kill()
     windows.command(*train, "--output_dir", "run", "--num_workers", "1")
     windows.command(*train, "--output_dir", "whole", "--num_workers", "0")

@@ -5,6 +5,7 @@ import importlib.util
 import pytest
 
 from tests import release
+from tests.messages import TEXT
 
 ADDRESS = "https://example.org/o/promptccd"
 
@@ -47,7 +48,7 @@ def test_a_command_that_fails_is_a_refusal(tmp_path, monkeypatch, capsys) -> Non
     failing = lambda: release.run("sh", "-c", "echo why; exit 3", cwd=tmp_path)  # noqa: E731
     monkeypatch.setitem(release.STEPS, "lint", failing)
     assert release.main(["--steps", "lint"]) == 1
-    assert "ended with 3: why" in capsys.readouterr().out
+    assert TEXT["ended-with-3-why"] in capsys.readouterr().out
 
 
 def test_the_hashes_are_those_of_the_pinned_versions() -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import rotation
+from tests.messages import TEXT
 from tests.rotation import PARTS, changed_tests, part_of_commit
 
 GIT = "git -c user.name=a -c user.email=a@b"
@@ -48,7 +49,7 @@ def test_what_a_landing_changes_is_run_by_it(repository: Path, tmp_path: Path) -
     shell(repository, LANDING, "tests/runs/test_own.py", "src/promptccd/hub/push.py")
     assert changed_tests(repository) >= {"tests/runs/test_own.py", "tests/hub/test_push.py"}
     assert changed_tests(tmp_path) == set()
-    with pytest.raises(pytest.UsageError, match="Say --slow-part 1 to 5"):  # where no repository is
+    with pytest.raises(pytest.UsageError, match=TEXT["say-slow-part-1-to-5"]):  # where no repository is
         part_of_commit(tmp_path)
 
 

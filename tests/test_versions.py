@@ -5,13 +5,14 @@ import subprocess
 import pytest
 
 from tests import versions
+from tests.messages import TEXT
 
 
 def test_what_is_not_to_be_had_is_skipped_with_its_reason(monkeypatch, capsys) -> None:
     without_uv = subprocess.CompletedProcess([], 1, "", "No module named uv")
     monkeypatch.setattr(versions.subprocess, "run", lambda *_, **__: without_uv)
     assert versions.main(["--only", "beside timm"]) == 0
-    assert "skipped  No module named uv" in capsys.readouterr().out
+    assert TEXT["skipped-no-module-named-uv"] in capsys.readouterr().out
     assert versions.main(["--only", "no such row"]) == 1
     monkeypatch.setattr(versions, "resolved", lambda *_: ["torch==2.6.0", "nvidia-cublas-cu12==12.4"])
     assert versions.main(["--only", "torch 2.6"]) == 0

@@ -198,7 +198,7 @@ def test_a_data_set_that_is_mostly_unreadable_stops_with_the_reasons(
     )
     code, _, err = run("train", "--config", recipe)
     assert code == 2
-    assert "100 of 150 images in" in err
+    assert TEXT["100-of-150-images-in"] in err
     assert "starts like HTML" in err
 
 

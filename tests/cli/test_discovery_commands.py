@@ -176,7 +176,7 @@ def test_links_out_are_followed_where_a_person_allows_it(linked, album, trained_
     assert TEXT["skipped-1-link-to-a-place"] in text
     code, text, err = run(*words, "--image_roots", album)
     assert code == 0, err
-    assert "35 files: 30 images" in text
+    assert TEXT["35-files-30-images"] in text
     assert "--image_roots" not in text
     exported = [path for path in (tmp_path / "out" / "folders").rglob("*.png")]
     assert len(exported) == 30  # the project knows where they lie
@@ -220,7 +220,7 @@ def test_a_page_is_opened_once_and_shown_again(
     (url,) = dict.fromkeys(shown)
     assert (code, last) == (0, "Closed.")
     assert first.startswith(f"{out} is open at {url} - Ctrl-C ends it")
-    assert second == f"{out} is open already: {url}"
+    assert second == TEXT["is-open-already"].format(out, url)
     assert f"Photographs: {photographs} (" in caplog.text
     said = "link to a place outside: 1; with --image_roots PLACE, links into that place are followed."
     assert (said in caplog.messages) == (not allowed)

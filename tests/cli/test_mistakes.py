@@ -14,6 +14,7 @@ import pytest
 
 from promptccd.cli.main import COMMANDS, main, parse
 from tests.conftest import coloured_images, quick_recipe, save_by_kind
+from tests.messages import TEXT
 
 SIZES = ["--image_size", "24", "--resize_size", "32"]
 SIZES += ["--projection_hidden_size", "16", "--projection_output_size", "16"]
@@ -238,7 +239,7 @@ def test_without_a_network_the_wait_is_said_once_and_ends(desk: Path, tmp_path: 
         _, said = process.communicate(timeout=180)
         assert process.returncode == 2
         asks_again = wrong.startswith("uoft-cs/")  # a data set; the first failure of a model ends the command
-        assert said.count("The Hub does not answer") == asks_again
+        assert said.count(TEXT["the-hub-does-not-answer"]) == asks_again
         assert "Retrying" not in said
         assert wrong in said.splitlines()[-1] and next_words in said.splitlines()[-1]
 

@@ -12,6 +12,7 @@ import promptccd.clustering.calibrated as module
 from promptccd.clustering import AnchoredKMeans, CalibratedMixture
 from promptccd.data.randomness import torch_generator
 from promptccd.evaluation import clustering_accuracy
+from tests.messages import TEXT
 
 KNOWN, NEW, WIDTH = 6, 3, 12
 
@@ -217,7 +218,7 @@ def test_what_cannot_be_fitted_is_refused(labelled, stream, what: str) -> None:
 def test_it_is_an_estimator_of_scikit_learn(stream) -> None:
     assert clone(CalibratedMixture(known_loss=0.3)).known_loss == 0.3
     failed = CalibratedMixture()
-    with pytest.raises(ValueError, match="label for every point"):
+    with pytest.raises(ValueError, match=TEXT["label-for-every-point"]):
         failed.fit(stream[0], np.full(len(stream[0]), -1))
     for mixture in (CalibratedMixture(), failed):
         assert not hasattr(mixture, "classes_")

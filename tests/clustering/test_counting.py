@@ -19,7 +19,7 @@ from tests.messages import TEXT
 
 def test_an_estimate_reads_as_a_range_which_another_count_stretches_and_a_given_one_stays_given():
     assert (
-        str(CountEstimate(84, 80, 88, "k-means", "1 point of labelled accuracy"))
+        str(CountEstimate(84, 80, 88, "k-means", TEXT["1-point-of-labelled-accuracy"]))
         == TEXT["84-80-to-88-within-1"]
     )
     estimate = CountEstimate(5, 4, 6, "split_merge", "x")
@@ -31,7 +31,7 @@ def test_an_estimate_reads_as_a_range_which_another_count_stretches_and_a_given_
 
 @pytest.mark.parametrize(("low", "high"), [(85, 90), (80, 83), (0, 84)])
 def test_the_range_holds_the_count(low, high):
-    with pytest.raises(DataError, match="1 <= low <= count <= high"):
+    with pytest.raises(DataError, match=TEXT["1-low-count-high"]):
         CountEstimate(84 if low else 0, low, high, "k-means", "1 point")
 
 

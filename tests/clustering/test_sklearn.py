@@ -131,7 +131,7 @@ def test_parameters_that_are_none_are_named(estimator, error: type[Exception], s
 
 @pytest.mark.filterwarnings("ignore:n_clusters=8 is above the 2 labelled categories")
 def test_where_all_is_labelled_there_is_nothing_to_find() -> None:
-    with pytest.warns(ConvergenceWarning, match="using 2. Give -1 in y"):
+    with pytest.warns(ConvergenceWarning, match=TEXT["using-2-give-1-in-y"]):
         SemiSupervisedKMeans(3).fit(np.eye(4), [3, 3, 5, 5])
     kmeans = SemiSupervisedKMeans().fit(np.eye(4), [3, 3, 5, 5])
     assert kmeans.labels_.tolist() == [3, 3, 5, 5] and kmeans.cluster_ids_.tolist() == [3, 5]

@@ -155,7 +155,7 @@ def test_finds_the_count_of_very_unequal_sizes_under_a_matched_prior(start):
 def test_bad_input_is_one_clear_line():
     points, _ = blobs([10, 10], width=8)
     for start in (0, 21):
-        with pytest.raises(DataError, match=rf"1 <= start <= number of features \(20\), got {start}: "):
+        with pytest.raises(DataError, match=TEXT["1-start-number-of-features-20"].format(start)):
             split_and_merge(points, start, seed=0)
     points[3, 2] = math.nan
     with pytest.raises(DataError, match=TEXT["nan-or-infinity-in-row-3"]):

@@ -29,6 +29,7 @@ from promptccd.images.decode import DecodedImage, Status, Verdict
 from promptccd.images.rendering import Rendering
 from promptccd.training.progress import progress_bar
 from tests.images.test_decode import encoded, oriented, photograph
+from tests.messages import TEXT
 
 SMALL = ViewOptions(image_size=28, resize_size=32)
 TURNED = ViewOptions(image_size=28, resize_size=32, rotation=20, zoom=0.2)
@@ -110,7 +111,7 @@ def test_every_image_is_decoded_once_for_all_seeds_and_starts(
     decoded.clear()
     read(first, ImageCache(SMALL, tmp_path))
     assert sorted(decoded) == list(range(12))
-    assert f"Copies of 12 images are stored in {tmp_path} (" in caplog.text
+    assert TEXT["copies-of-12-images-are-stored"].format(tmp_path) in caplog.text
     assert caplog.text.count("are stored in") == 1, "by all stages"
     for seed in (1, 2):  # another seed puts them into other stages
         again = stages_of(table, seed)
@@ -286,6 +287,6 @@ def test_a_process_waits_for_the_copies_of_another(
             yield item
 
     images = StageImages.read(stages[0], 0, noticing, ImageCache(SMALL, place))
-    assert waits == ["waiting for copies of images that another process makes"] * 2
+    assert waits == [TEXT["waiting-for-copies-of-images-that"]] * 2
     assert decoded == [], "by the other process"
     assert isinstance(images.for_view(0, 32), np.ndarray)

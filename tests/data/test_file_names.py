@@ -38,7 +38,7 @@ def test_leftovers_in_lists_of_either_system_are_known() -> None:
     for name in ("x\\._p.jpg", "a\\Thumbs.db", "__MACOSX\\p.jpg"):
         assert system_reason(name, r"[/\\]") == TEXT["left-there-by-an-operating-system"], name
         assert system_reason(name) == ""  # a file of Linux may be called so
-    assert system_reason(".x\\p.jpg", r"[/\\]") == "in a hidden folder"
+    assert system_reason(".x\\p.jpg", r"[/\\]") == TEXT["in-a-hidden-folder"]
 
 
 def test_every_character_of_a_name_is_seen() -> None:

@@ -14,6 +14,7 @@ from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 from tests.data.layouts import categories, put
 from tests.data.trees import MASKS, TASKS, masked, tree
+from tests.messages import TEXT
 
 
 def read(folder: Path, roots: Sequence[Path] = ()) -> tuple[list[Row], FolderFiles]:
@@ -44,7 +45,7 @@ def test_links_are_followed_inside_and_where_a_person_allows_it(tmp_path: Path) 
 @pytest.mark.parametrize("place", ["nowhere", "a file"])
 def test_a_root_that_is_no_folder_is_told(place: str, tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
-    with pytest.raises(DataError, match=f"{place}.*Give --image_roots the folders"):
+    with pytest.raises(DataError, match=TEXT["give-image-roots-the-folders"].format(place)):
         FolderSource(tmp_path, [tmp_path / place])
 
 
@@ -69,4 +70,4 @@ def test_a_name_that_is_not_utf_8_is_left_out_by_its_reason(tmp_path: Path) -> N
         pytest.skip("this file system has names in UTF-8 alone")
     opened = open_images(str(tmp_path))
     assert len(opened) == 6
-    assert set(opened.left_out.values()) == {"name that is not UTF-8: rename the file or its folder"}
+    assert set(opened.left_out.values()) == {TEXT["name-that-is-not-utf-8"]}

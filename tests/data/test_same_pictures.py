@@ -45,7 +45,7 @@ def test_two_labels_for_one_picture_are_refused() -> None:
         read(with_copies({other: one}), conflicting="refuse")
     first, second = sorted([(one, "category 0"), (other, "category 1")])
     for sample, name in (first, second):
-        assert f"'row {sample}' is labelled {name!r}" in str(refused.value)
+        assert TEXT["row-is-labelled"].format(sample, name) in str(refused.value)
     assert "--conflicting_labels drop" in str(refused.value)
 
 

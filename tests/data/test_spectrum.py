@@ -13,6 +13,7 @@ from promptccd.errors import ConfigurationError, DataError
 from promptccd.runs import stage_stream
 from promptccd.training.options import DataArguments
 from promptccd.training.recipe import Recipe
+from tests.messages import TEXT
 
 
 def cut(num_categories: int, images: int, *options: float) -> CategorySplit:
@@ -92,7 +93,7 @@ def test_ratios_stand_for_blocks_and_cuts() -> None:
 def test_half_a_protocol_or_two_are_refused(given: dict, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Recipe.from_dict({"data": given})
-    with pytest.raises(ConfigurationError, match="category_ratio <= 1, got 2.0"):
+    with pytest.raises(ConfigurationError, match=TEXT["category-ratio-1-got-2-0"]):
         Recipe.from_dict({"data": {"category_ratio": 2, "sample_ratio": 0.5}})
 
 

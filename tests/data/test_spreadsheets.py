@@ -19,9 +19,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_workbook_without_its_reader_names_the_extra(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(
-        DataError, match=r"'list.xlsx' needs openpyxl: pip install 'promptccd\[excel\]'.*CSV UTF-8"
-    ):
+    with pytest.raises(DataError, match=TEXT["list-xlsx-needs-openpyxl-pip-install"]):
         load_images(str(file))
 
 

@@ -41,7 +41,7 @@ def test_a_stage_of_which_half_cannot_be_read_goes_on_with_the_rest_and_none_of_
         if bad == len(rows) // 2:
             assert len(StageImages.read(stage, 0, progress_bar)) == len(rows) - bad
             continue
-        with pytest.raises(DataError, match=f"{bad} of {len(rows)} images of stage 1 cannot be read"):
+        with pytest.raises(DataError, match=TEXT["of-images-of-stage-1-cannot"].format(bad, len(rows))):
             StageImages.read(stage, 0, progress_bar)
 
 
@@ -213,7 +213,7 @@ def test_labels_that_come_later_are_asked_about(label: str, asked: str, tmp_path
         file.write_text("\n".join(["path,label", *lines]))
     options = {"unlabelled": [str(stream)], "labels": [str(later)]}
     if asked:
-        with pytest.raises(DataError, match=f"{label!r}: did you mean {asked!r}.*--accept_new_labels"):
+        with pytest.raises(DataError, match=TEXT["did-you-mean-accept-new-labels"].format(label, asked)):
             StageStream.from_dataset(str(first), **options)
     stages = StageStream.from_dataset(str(first), **options, accept_new_labels=bool(asked))
     assert set(stages.later_labels.values()) == {label}

@@ -125,7 +125,7 @@ def test_a_file_that_a_list_names_twice_is_missing_twice(tmp_path: Path) -> None
     pictures(tmp_path)
     (tmp_path / "list.csv").write_text("path,label\n" + "gone.png,a\n" * 9 + "0.png,a\n0.png,b\n" * 4)
     (stage,) = StageStream.from_dataset(str(tmp_path / "list.csv"), split_rule="whole")
-    with pytest.raises(DataError, match="9 of 17 images"):
+    with pytest.raises(DataError, match=TEXT["9-of-17-images"]):
         StageImages.read(stage, 0, lambda batches, total, label: iter(batches))
 
 

@@ -23,6 +23,7 @@ from promptccd.data.views import (
 from promptccd.images.decode import decode_image
 from promptccd.images.rendering import Rendering
 from tests.images.test_decode import oriented, photograph, picture
+from tests.messages import TEXT
 
 SMALL = ViewOptions(image_size=28, resize_size=32)
 BICUBIC = Image.Resampling.BICUBIC
@@ -243,5 +244,5 @@ def test_normalise_by_hand_and_on_any_leading_shape():
     assert values.dtype == torch.float32
     assert values[1, 3, :, 2, 2].tolist() == pytest.approx([-1, (128 / 255 - 0.25) / 0.25, 0.5], abs=1e-6)
     assert pixels[0, 0, 1, 0, 0] == 128  # the input is not written to
-    with pytest.raises(ValueError, match=r"Expected uint8 pixels, got torch\.float32"):
+    with pytest.raises(ValueError, match=TEXT["expected-uint8-pixels-got-torch-float32"]):
         normalise(values)

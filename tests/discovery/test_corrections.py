@@ -190,7 +190,7 @@ def test_in_a_run_images_of_a_dissolved_category_are_unassigned_and_it_is_said(s
     with caplog.at_level("INFO"):
         main(["categories", str(stage), "dissolve", str(category)])
     said = f"Category {category} is gone, and later groupings will not bring it back; undo does. Its images went: "
-    assert f"{said}{size} to no category." in caplog.text
+    assert TEXT["to-no-category"].format(said, size) in caplog.text
     assert len(registry_in(stage).unassigned) == size
 
 

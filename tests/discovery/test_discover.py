@@ -121,7 +121,7 @@ def test_a_damaged_registry_is_refused_and_left_alone(stage0, albums, found, cap
 @pytest.mark.moderate
 @pytest.mark.fault(8)
 def test_one_process_at_a_time(session, albums, out):
-    writing = pytest.raises(RunError, match=rf"process {os.getpid()}\) is writing")
+    writing = pytest.raises(RunError, match=TEXT["process-is-writing"].format(os.getpid()))
     with FolderLock(out / PROJECT), writing:
         discover(session, albums[0], out)
     assert discover(session, albums[0], out).report.used == 32

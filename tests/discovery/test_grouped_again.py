@@ -29,6 +29,7 @@ from promptccd.discovery.project.record import PROJECT, RECORD
 from promptccd.errors import RegistryError
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
+from tests.messages import TEXT
 
 KINDS, EACH, JUNK, WIDTH = 4, 30, 150, 24
 SPACE = "ab" * 32
@@ -182,7 +183,7 @@ def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_grou
     before = place.read_text()
     found_with = {"model": "stage1", "method": "PromptCCD"}
     place.write_text(json.dumps({**json.loads(before), "found_with": found_with}))
-    with pytest.raises(RegistryError, match="discover stage1 IMAGES --num_categories 2"):
+    with pytest.raises(RegistryError, match=TEXT["discover-stage1-images-num-categories-2"]):
         opened.regroup(2)
     place.write_text(before)
     for each in [each.id for each in opened.active]:

@@ -101,7 +101,7 @@ def test_an_average_is_judged_by_its_stages() -> None:
     assert judged(rows.loc[[average]])[0] == "undecided"
     wrong = rows.copy()
     wrong.loc[rows.index[rows["stage"] == 1], "old_images"] *= 2
-    assert judged(wrong) == ("impossible", "1 of its 3 stages: impossible.")
+    assert judged(wrong) == ("impossible", TEXT["1-of-its-3-stages-impossible"])
 
 
 # --- the declared splits --------------------------------------------------------------------------------------

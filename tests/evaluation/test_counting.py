@@ -235,8 +235,8 @@ def test_the_smallest_of_equals_and_the_counts_within_a_point(monkeypatch):
         "count": 11,
         "low": 9,
         "high": 12,
-        "method": "labelled accuracy of k-means",
-        "margin": "1 point of labelled accuracy",
+        "method": TEXT["labelled-accuracy-of-k-means"],
+        "margin": TEXT["1-point-of-labelled-accuracy"],
     }
 
 

@@ -208,7 +208,9 @@ def test_a_methods_own_answer_is_scored_on_the_images_of_every_stage() -> None:
         assert (rows[-1].all, rows[-1].old, rows[-1].new) == clustering_accuracy(ids, said, range(2))
     np.testing.assert_equal(score.stages, rows)
     for name, stage in (("native", 1), ("c-gcd", 0)):
-        with pytest.raises(ConfigurationError, match=f"rankstats has none at stage {stage}: choose cacc"):
+        with pytest.raises(
+            ConfigurationError, match=TEXT["rankstats-has-none-at-stage-choose"].format(stage)
+        ):
             SCORERS[name](SILENT)
 
 

@@ -51,7 +51,7 @@ def test_every_snippet_of_a_pushed_card_runs_and_prints_a_name(
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(snippet, {})
         assert printed.getvalue().strip() in load_configuration(run.stage(stage)).category_names
-        assert f"promptccd predict user/run-stage{stage} FOLDER" in card
+        assert TEXT["promptccd-predict-user-run-stage-folder"].format(stage) in card
         assert f'"run-stage{stage}' not in card
 
 

@@ -21,6 +21,7 @@ from promptccd.hub import publish_stages
 from tests.conftest import coloured_images, quick_recipe
 from tests.hub.hostile_tables import CARD, MARKER, TABLES, Places, foreign, secret_files, write_parquet
 from tests.hub.server import Fault, Hub
+from tests.messages import TEXT
 
 WATCHED: list[str] = []
 SEEN: list[str] = []
@@ -216,6 +217,6 @@ def test_published_stages_name_nothing_but_their_own(places: Places, hub: Hub) -
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=table.schema), stream)
     hub.add("user/stages", {name: stream.getvalue()}, kind="dataset")
     watch(places)
-    with pytest.raises(DataError, match=r"Row \d+ of .* names .*secret.png"):
+    with pytest.raises(DataError, match=TEXT["row-of-names-secret-png"]):
         StageStream.from_hub("user/stages")
     assert SEEN == []

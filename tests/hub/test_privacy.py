@@ -157,7 +157,7 @@ def test_what_is_published_tells_nothing(photographs: Path, trained_run: Path, t
 def test_stages_are_private_unless_asked_otherwise(recipe: Path, hub: Hub, caplog, words, seen: str) -> None:
     with caplog.at_level("INFO"):
         assert main(["split", str(recipe), "--push", "user/mine", "--dry-run", *words]) == 0
-    assert f"Would send user/mine (dataset, {seen}): 7 files" in caplog.text
+    assert TEXT["would-send-user-mine-dataset-7"].format(seen) in caplog.text
     assert not hub.requests("POST")
 
 

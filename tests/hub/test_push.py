@@ -131,7 +131,7 @@ def test_an_odd_answer_is_one_line_and_a_training_goes_on(
     push()
     assert "Traceback" not in caplog.text
     if "is not pushed" in caplog.text:
-        assert f"by promptccd push {run.path}." in caplog.text
+        assert TEXT["by-promptccd-push"].format(run.path) in caplog.text
         assert said in caplog.text
     hub.clear_plans()
     push()

@@ -52,7 +52,10 @@ def test_one_command_makes_a_space_over_a_checkpoint_at_its_commit(stage: str, h
     repo = hub.repo("user/page", "space")
     assert repo.variables["PROMPTCCD_MODEL"]["value"] == stage
     assert not repo.private
-    assert [commit.title for commit in repo.history()] == [f"The page over {stage}", "initial commit"]
+    assert [commit.title for commit in repo.history()] == [
+        TEXT["the-page-over"].format(stage),
+        "initial commit",
+    ]
     settings = settings_of(hub)
     assert (settings["sdk"], settings["app_file"], settings["models"]) == ("gradio", "app.py", [MODEL])
     files = files_of(hub)

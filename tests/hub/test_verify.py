@@ -93,11 +93,11 @@ def test_accuracies_are_recomputed_but_not_those_after_corrections(run: RunDirec
         row["all"] += 0.02
     (run.path / "results.json").write_text(json.dumps(table))
     checks = {check.what: check.problem for check in verify(str(run.path))}
-    assert checks[recomputed] == f"stage 1 all: {one['all']} written, {one['all'] - 0.02} found"
-    assert checks["stage2: not compared, it was grouped after corrections by people"] == ""
+    assert checks[recomputed] == TEXT["stage-1-all-written-found"].format(one["all"], one["all"] - 0.02)
+    assert checks[TEXT["stage2-not-compared-it-was-grouped"]] == ""
     for stage in range(3):
         shutil.rmtree(run.stage(stage))
-    with pytest.raises(RunError, match="contains no finished stage"):
+    with pytest.raises(RunError, match=TEXT["contains-no-finished-stage"]):
         verify(str(run.path))
 
 
@@ -112,20 +112,18 @@ def test_a_whole_stage_agrees_with_itself_here_and_on_the_hub(stage: Path, hub: 
         assert verify(place) == [
             Check(f"{name}: {what}")
             for what in (
-                "sums of all files",
+                TEXT["sums-of-all-files"],
                 "the model loads",
-                "its categories are those of its registry",
-                "images were assigned to its own categories",
-                "a prototype for every category",
+                TEXT["its-categories-are-those-of-its"],
+                TEXT["images-were-assigned-to-its-own"],
+                TEXT["a-prototype-for-every-category"],
             )
         ]
     (stage / "assignments.json").unlink()  # as of a person's images
     sum_again(stage)
     assert [check.problem for check in verify(str(stage))] == [""] * 4
     for place, error in ((str(tmp_path), ConfigurationError), ("user/nothing", HubError)):
-        with pytest.raises(
-            error, match=r"no manifest\.json, no config\.json|Cannot fetch 'user/nothing': No model"
-        ):
+        with pytest.raises(error, match=TEXT["no-manifest-json-no-config-json"]):
             verify(place)
 
 
@@ -133,11 +131,11 @@ def test_after_a_sum_or_a_model_that_is_wrong_nothing_more_is_looked_at(stage: P
     config = json.loads((stage / "config.json").read_text())
     (stage / "config.json").write_text(json.dumps({**config, "model_type": "other"}))
     (sums,) = stage_checks(stage, "s")
-    assert (sums.what, "config.json" in sums.problem) == ("s: sums of all files", True)
+    assert (sums.what, "config.json" in sums.problem) == (TEXT["s-sums-of-all-files"], True)
     sum_again(stage)
     sums, loads = stage_checks(stage, "s")
-    assert sums == Check("s: sums of all files")
-    assert loads.what == "s: the model loads"
+    assert sums == Check(TEXT["s-sums-of-all-files"])
+    assert loads.what == TEXT["s-the-model-loads"]
     assert "other" in loads.problem
 
 
@@ -148,7 +146,7 @@ def test_images_of_a_category_that_is_none_are_named(stage: Path) -> None:
     path.write_text(json.dumps(table))
     sum_again(stage)
     assert [check for check in stage_checks(stage, "s") if check.problem] == [
-        Check("s: images were assigned to its own categories", "[77, 78] are no category ids")
+        Check(TEXT["s-images-were-assigned-to-its"], "[77, 78] are no category ids")
     ]
 
 

@@ -255,13 +255,13 @@ def test_what_is_no_readable_file_is_skipped_without_waiting(tmp_path):
         read_regular_file(tmp_path / "link.png", ByteBudget(IntakeLimits(), "a test"))
     found = {path.name: decode_image(path).verdict.note for path in sorted(tmp_path.iterdir())}
     assert found == {
-        "dangling.jpg": "link to a file that does not exist",
-        "folder.jpg": "a folder, not a file",
+        "dangling.jpg": TEXT["link-to-a-file-that-does"],
+        "folder.jpg": TEXT["a-folder-not-a-file"],
         "good.png": "",
         "link.png": "",
-        "loop.png": "link to a file that does not exist",
-        "pipe.jpg": "not a regular file",
-        "terabyte.png": f"file of {2**40} bytes exceeds the limit of {8 * Decoding().max_pixels}",
+        "loop.png": TEXT["link-to-a-file-that-does"],
+        "pipe.jpg": TEXT["not-a-regular-file"],
+        "terabyte.png": TEXT["file-of-bytes-exceeds-the-limit"].format(2**40, 8 * Decoding().max_pixels),
     }
 
 
@@ -286,7 +286,7 @@ def test_absent_and_impossible_sources_are_skipped(source, note):
 def test_file_without_permission_is_skipped(tmp_path, monkeypatch):
     (path := tmp_path / "secret.png").write_bytes(PNG)
     monkeypatch.setattr(systems, "open_file", Mock(side_effect=PermissionError(13, "Permission denied")))
-    assert decode_image(path).verdict == Verdict(SKIPPED, "no permission to read the file")
+    assert decode_image(path).verdict == Verdict(SKIPPED, TEXT["no-permission-to-read-the-file"])
 
 
 def test_limits_are_the_callers(tmp_path):
@@ -540,7 +540,7 @@ def test_limits_hold_for_the_whole_and_not_for_what_is_decoded():
     assert decode_image(content, Decoding(1030 * 773), enough=8).verdict == Verdict(USED)
     refused = decode_image(content, Decoding(1030 * 773 - 1), enough=8)
     assert refused == decode_image(content, Decoding(1030 * 773 - 1))
-    assert "1030 x 773 exceeds the limit" in refused.verdict.note
+    assert TEXT["1030-x-773-exceeds-the-limit"] in refused.verdict.note
     at = content.index(b"\xff\xc0") + 5  # height and width in the header of the frame
     for sides in ((65_000, 65_000), (65_500, 9_000), (0, 773)):
         forged = content[:at] + b"".join(side.to_bytes(2, "big") for side in sides) + content[at + 4 :]

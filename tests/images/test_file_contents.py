@@ -107,7 +107,7 @@ def test_when_a_photograph_was_taken_is_by_the_clock_of_its_camera(kind: str) ->
 
 def test_other_files_with_several_pictures_are_no_camera_raw() -> None:
     pages = encoded(picture(48, 36), "TIFF", save_all=True, append_images=[picture(96, 72)])
-    assert decode_image(pages).verdict.note == "first of 2 frames used"
+    assert decode_image(pages).verdict.note == TEXT["first-of-2-frames-used"]
     pyramid = joined_tiff({256: 160}, {256: 80, 257: 60})
     assert decode_image(pyramid).verdict == Verdict(Status.USED)
 

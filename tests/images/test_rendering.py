@@ -181,7 +181,7 @@ def test_values_that_stand_for_none_are_black(hole: float) -> None:
 
 def test_a_file_without_a_number_is_skipped_alone() -> None:
     found = decode_image(tiff(np.full((8, 8), np.nan, np.float32)))
-    assert (found.image, found.verdict.note) == (None, "no value is a finite number")
+    assert (found.image, found.verdict.note) == (None, TEXT["no-value-is-a-finite-number"])
 
 
 def test_what_is_decided_or_given_stays() -> None:

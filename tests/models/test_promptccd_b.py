@@ -10,6 +10,7 @@ from promptccd import PromptCCDBConfig, PromptCCDBModel
 from promptccd.data.randomness import torch_generator
 from promptccd.methods.prompts import arbitrary_scores
 from tests.conftest import TINY_HEAD, fresh
+from tests.messages import TEXT
 from tests.order_one import LIVELY_BACKBONE, fill
 
 PIXELS = (3, 3, 16, 16)
@@ -105,7 +106,7 @@ def test_keys_and_prompts_start_uniform_in_their_range(
 
 
 def test_too_many_prompts_are_refused_in_one_line(backbone_folder: Path) -> None:
-    with pytest.raises(Exception, match=r"prompts_per_image <= pool_size \(4\), got 5"):
+    with pytest.raises(Exception, match=TEXT["prompts-per-image-pool-size-4"]):
         PromptCCDBModel.from_pretrained(backbone_folder, pool_size=4, **TINY_HEAD)
     every = PromptCCDBModel.from_pretrained(backbone_folder, pool_size=4, prompts_per_image=4, **TINY_HEAD)
     assert every(torch.randn(PIXELS)).components.sort().values.tolist() == [[0, 1, 2, 3]] * PIXELS[0]

@@ -14,6 +14,7 @@ from promptccd.reports import costs
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe, shipped
 from tests.conftest import quick_recipe
+from tests.messages import TEXT
 from tests.shipped_recipes import HUB_CONFIGS
 
 
@@ -68,7 +69,7 @@ def test_the_hours_are_unknown_where_a_step_does_not_fit_into_memory(
     monkeypatch.setattr(costs, "timed_step", full)
     words = ["sweep", "--config", str(shipped() / "promptccd-digits.yaml"), "--seeds", "1", "--dry-run"]
     assert main([*words, "--out", str(tmp_path)]) == 0
-    assert "The hours of 1 of 1 cells are unknown" in capsys.readouterr().out
+    assert TEXT["the-hours-of-1-of-1"] in capsys.readouterr().out
 
 
 METHODS = sorted(path.stem for path in (HUB_CONFIGS / "methods").glob("*.yaml"))
@@ -116,6 +117,6 @@ def test_a_dry_run_prints_hours_sizes_and_pages_of_gated_data(
     said = capsys.readouterr().out
     assert 200 * 50_000 * 0.36 / 3600 == 1000
     assert said.count("  1,000\n") == 2 and "About 2,000 hours" in said
-    assert "16.0 MB of stages" in said
-    assert "uoft-cs/cifar100 3.0 MB, facebook/dino-vitb16 ?, ILSVRC/imagenet-1k 3.0 MB" in said
+    assert TEXT["16-0-mb-of-stages"] in said
+    assert TEXT["uoft-cs-cifar100-3-0-mb"] in said
     assert "https://huggingface.co/datasets/ILSVRC/imagenet-1k" in said

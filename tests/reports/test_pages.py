@@ -23,6 +23,7 @@ from promptccd.reports.page import csv_text, render_page, safe_cell
 from promptccd.reports.report import stage_table
 from promptccd.reports.tables import ReportedRun, blocks, confusion, forgotten, image_table
 from tests.browsing import Visit
+from tests.messages import TEXT
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@a", "\tx", "\rx"])
@@ -33,9 +34,7 @@ def test_formulas_become_text(text: str) -> None:
 def test_what_is_no_formula_stays() -> None:
     for value in ("a=b", "", "ordinary", 5, -5, -1.5, None, True):
         assert safe_cell(value) is value
-    assert csv_text(["a", "=b"], [{"a": -1, "=b": "-x"}, {"a": 'say "hi", you'}]) == (
-        'a,\'=b\n-1,\'-x\n"say ""hi"", you",\n'
-    )
+    assert csv_text(["a", "=b"], [{"a": -1, "=b": "-x"}, {"a": 'say "hi", you'}]) == (TEXT["a-b-1-x-say-hi"])
 
 
 def test_a_missing_value_is_an_error_not_an_empty_place() -> None:
@@ -73,8 +72,8 @@ def test_a_number_of_categories_lies_in_its_range() -> None:
     """Clusters that ended empty got no category."""
     rows = [StageScore(3, 90.0, 90.0, 90.0, 9, 100, (10, 11)), StageScore(3, 90.0, 90.0, 90.0, 10, 100)]
     tables = [score_table(ContinualScore("cacc", [row])) for row in rows]
-    assert [count_texts(each)[0] for each in tables] == ["9 (9 to 11)", "10"]
-    assert count_texts(over_runs(pd.concat(tables), ["stage"])) == ["9.5 (9 to 11)", ""]
+    assert [count_texts(each)[0] for each in tables] == [TEXT["9-9-to-11"], "10"]
+    assert count_texts(over_runs(pd.concat(tables), ["stage"])) == [TEXT["9-5-9-to-11"], ""]
     (record,) = stage_table({"x": [ContinualScore("cacc", rows[:1])]}).to_dict("records")
     assert (record["num_categories"], record["count_low"], record["count_high"]) == (9, 9, 11)
 

@@ -109,7 +109,7 @@ def test_layout_of_hand_made_records() -> None:
     ]
     table = pd.DataFrame([*records, {**records[0], "part": "earlier in the alphabet"}])
     grids = layout(table)
-    assert [*grids] == ["p", "earlier in the alphabet"]
+    assert [*grids] == ["p", TEXT["earlier-in-the-alphabet"]]
     header, rows = grids["p"]
     assert header == ["", "one All", "Old", "New", "two All", "Old", "New"]
     absent = "\N{EN DASH}"
@@ -127,7 +127,7 @@ def test_layout_of_hand_made_records() -> None:
         TableEntry(part, "b", "one", {}, "", [answers]),
     ]
     said = remarks(entries, set(table["mark"]))
-    assert "native prediction for b, k-means for all other" in said[0]
+    assert TEXT["native-prediction-for-b-k-means"] in said[0]
     assert said[1:3] == ["why", "note"]
     assert [line[0] for line in said[3:]] == ["!", "i"]
 
@@ -189,7 +189,7 @@ def test_a_method_appears_as_soon_as_it_has_a_recipe(tmp_path: Path) -> None:
     wanted: dict[str, Any] = {"methods": ["gcd-replay"], "places": {"cifar100": "/elsewhere"}}
     (entry,) = plan(tmp_path, recipes=folder, **wanted).entries("main")
     assert entry.cells == ()
-    assert entry.notes == ["gcd-replay is not built: the paper's figures alone."]
+    assert entry.notes == [TEXT["gcd-replay-is-not-built-the"]]
     assert entry.printed == {"all": 49.93, "old": 73.15, "new": 41.47}
     of_all_methods = plan(tmp_path, recipes=tmp_path).entries("main")
     assert of_all_methods and all(each.part.label for each in of_all_methods), (
@@ -215,8 +215,8 @@ def test_what_keeps_a_run_from_the_paper_is_said(tmp_path: Path) -> None:
     places = {"cifar100": None, "imagenet100": "/nowhere"}
     small, absent = plan(tmp_path, methods=["happy"], places=places, small=True).entries("main")
     assert list(small.notes) == [
-        "Not comparable: the backbone is not facebook/dino-vitb16.",
-        "Not comparable: the data or its part is not the paper's.",
+        TEXT["not-comparable-the-backbone-is-not"],
+        TEXT["not-comparable-the-data-or-its"],
     ]
     small.cells[0].path.mkdir()
     vars(small)["finished"] = small.cells[:1]
@@ -228,7 +228,7 @@ def test_what_keeps_a_run_from_the_paper_is_said(tmp_path: Path) -> None:
         small.cells[0].run.write("results.json", score.to_dict())
         rows = table_rows([small])
         assert [*zip(rows["method"], rows["all"], strict=True)] == wanted
-    assert list(absent.notes) == ["imagenet100 is left out: there is no recipe for imagenet100-small."]
+    assert list(absent.notes) == [TEXT["imagenet100-is-left-out-there-is"]]
     (absent,) = plan(tmp_path, methods=["happy"], places={"cifar100": "/nowhere"}, look=True).entries("main")
     assert absent.notes[0].startswith("cifar100 is left out: Nothing is at '/nowhere'")
 
@@ -331,5 +331,5 @@ def test_another_protocol_is_scored_once_beside_the_run(twenty: Path, tmp_path: 
     assert (row["all"], row["all_std"]) == (13.5, pytest.approx(2**0.5, abs=1e-3))
     assert row["all_difference"] == pytest.approx(13.5 - row["all_paper"], abs=1e-3)
     assert (absent["runs"], absent["all_paper"] is None) == (0, False)
-    assert any("there is no recipe for imagenet100-small" in line for line in printed["remarks"])
+    assert any(TEXT["there-is-no-recipe-for-imagenet100"] in line for line in printed["remarks"])
     assert "promptccd-gcd, difference" in (out / "table.md").read_text()

@@ -9,6 +9,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.reports.run_groups import baseline_rows, require_seeds_alone, row_names
 from promptccd.runs.folder import RunDirectory
 from promptccd.training.recipe import Recipe
+from tests.messages import TEXT
 
 ELSEWHERE = {"benchmark": "caltech101"}
 
@@ -35,13 +36,13 @@ def baselines(runs: list[Path]) -> list[str | None]:
 
 def test_an_unfinished_run_has_a_row_of_its_own(tmp_path: Path) -> None:
     runs = [made(tmp_path / "x-seed7", 7), made(tmp_path / "x-seed1", 1, stages=2)]
-    assert row_names(runs) == ["x", "x (1 of 3 stages)"]
+    assert row_names(runs) == ["x", TEXT["x-1-of-3-stages"]]
 
 
 def test_a_run_given_twice_is_refused(tmp_path: Path) -> None:
     run = made(tmp_path / "b")
     for refuse in (row_names, require_seeds_alone):
-        with pytest.raises(ConfigurationError, match=r"given twice|training.seed is 1 in both"):
+        with pytest.raises(ConfigurationError, match=TEXT["given-twice-training-seed-is-1"]):
             refuse([made(tmp_path / refuse.__name__, 3), run, tmp_path / "b" / ".." / "b"])
 
 

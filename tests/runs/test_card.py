@@ -160,7 +160,7 @@ def test_names_cannot_end_the_block_and_long_lists_end() -> None:
         stage=0, num_known=140, category_ids=list(range(140)), category_names=names
     )
     card = written_card(unmade_run(recipe, [], ContinualScore("cacc", [])), config)
-    assert "... and 90 more" in card
+    assert TEXT["and-90-more"] in card
     assert card.splitlines().count(END) == 1
     assert merge_card(card, card) == card
 

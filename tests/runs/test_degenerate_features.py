@@ -185,4 +185,4 @@ def test_a_labelled_category_without_a_labelled_image_is_said(
     recipe_values["data"] = {"dataset": str(tmp_path / "images"), "class_blocks": [3, 2]}
     recipe_values["training"] |= {"epochs": 1, "replay_samples": 20}
     assert len(train_run(Recipe.from_dict(recipe_values)).stages) == 1
-    assert "no image of 1 of its 3 categories, such as category 1" in caplog.text
+    assert TEXT["no-image-of-1-of-its"] in caplog.text

@@ -94,7 +94,7 @@ def test_a_training_without_memory_names_a_batch_size_for_a_new_run(values: Valu
     """32 images are two views each: the third step of 64 does not fit."""
     with failing(TOO_LITTLE, above=40, at_forward=2), pytest.raises(DeviceError, match="--batch_size 16"):
         train_run(changed(values, save_minutes=0.0))
-    with pytest.raises(RunError, match="training.batch_size was 32, is 16"):
+    with pytest.raises(RunError, match=TEXT["training-batch-size-was-32-is"]):
         train_run(changed(values, batch_size=16))
 
 
@@ -201,12 +201,12 @@ def test_a_folder_is_predicted_by_one_depth_and_without_raws_beside_their_pictur
 
     def rows(rendering: Rendering | None = None) -> dict[str, Prediction]:
         found = predict_folder(load_model(stage), stage, tmp_path, rendering=rendering)
-        assert found.skipped == {"a.NEF": "camera RAW beside a.jpg, which is used"}
+        assert found.skipped == {"a.NEF": TEXT["camera-raw-beside-a-jpg-which"]}
         return {each.file: each for each in found.predictions}
 
     with caplog.at_level("INFO", logger="promptccd"):
         together = rows()
-    assert "12 bits, window 0 to 4095" in caplog.text
+    assert TEXT["12-bits-window-0-to-4095"] in caplog.text
     assert together["dim.png"].note == TEXT["12-bits-scaled-to-8-bits"]
     assert rows(Rendering(given=(0, 1023)))["dim.png"].distance != together["dim.png"].distance
     assert (

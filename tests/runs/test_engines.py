@@ -32,7 +32,7 @@ def test_an_engine_that_is_not_installed_says_how_it_is(
     monkeypatch.setitem(sys.modules, module, None)
     sweep = ["sweep", "--config", str(recipes / "tiny.yaml"), "--seeds", "1", "--out", str(tmp_path)]
     assert main([*sweep, "--engine", engine]) == 2
-    assert f"pip install 'promptccd[{engine}]'" in capsys.readouterr().err
+    assert TEXT["pip-install-promptccd"].format(engine) in capsys.readouterr().err
 
 
 def test_what_ray_is_told_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:

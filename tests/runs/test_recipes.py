@@ -106,7 +106,7 @@ def test_a_recipe_that_was_changed_is_checked_before_anything_is_written(tmp_pat
     own = {"training": {"output_dir": str(tmp_path / "run")}}
     recipe = Recipe.from_yaml(HUB_CONFIGS / "promptccd-gcd-digits.yaml", own)
     recipe.training.category_count = [7]
-    with pytest.raises(ConfigurationError, match="a number for each of 3 unlabelled stages"):
+    with pytest.raises(ConfigurationError, match=TEXT["a-number-for-each-of-3"]):
         train_run(recipe)
     assert not (tmp_path / "run").exists()
 

@@ -140,7 +140,7 @@ def test_an_exemplar_that_is_not_there_is_left_out_with_a_word(
     sum_again(path.parent)
     (shown,) = shown_at(recipe, monkeypatch)
     assert set(shown) == set(values["sample_ids"][2:])
-    assert f"2 of {len(values['stages'])} exemplars are not among the readable images" in caplog.text
+    assert TEXT["2-of-exemplars-are-not-among"].format(len(values["stages"])) in caplog.text
 
 
 def test_a_memory_that_was_altered_or_never_kept_is_refused(tmp_path: Path) -> None:

@@ -156,14 +156,17 @@ def test_another_split_or_setting_is_refused(quick_values: Values, tmp_path: Pat
     recorded = json.loads((tmp_path / "run" / "split.json").read_text())["fingerprint"]
     assert recorded in str(error.value)
     assert str(error.value).count("split ") == 2
-    with pytest.raises(RunError, match=r"training.epochs was 2, is 4"):
+    with pytest.raises(RunError, match=TEXT["training-epochs-was-2-is-4"]):
         train_run(changed(quick_values, "training", epochs=4))
     assert stage_hashes(tmp_path / "run") == before
 
 
 @pytest.mark.fault(8)
 def test_two_trainings_cannot_share_a_folder(recipe_values: Values, tmp_path: Path) -> None:
-    run, writing = tmp_path / "run", pytest.raises(RunError, match=rf"process {os.getpid()}\) is writing")
+    run, writing = (
+        tmp_path / "run",
+        pytest.raises(RunError, match=TEXT["process-is-writing"].format(os.getpid())),
+    )
     with FolderLock(run), writing:
         train_run(Recipe.from_dict(recipe_values))
 
@@ -212,7 +215,7 @@ def test_a_run_goes_on_in_the_precision_that_it_began_in(quick_values: Values, t
     assert len(train_run(auto).stages) == 3  # float32 is what it would be on this machine
     assert run.recipe.training.mixed_precision == "bf16"
     AcceleratorState._reset_state(reset_partial_state=True)  # one process has one precision
-    with pytest.raises(RunError, match="mixed_precision was 'bf16', is 'no'"):
+    with pytest.raises(RunError, match=TEXT["mixed-precision-was-bf16-is-no"]):
         train_run(changed(quick_values, "training", mixed_precision="no"))
     anew = changed(quick_values, "training", mixed_precision="auto", output_dir=str(tmp_path / "anew"))
     train_run(anew, callbacks=[AfterOneStage()])

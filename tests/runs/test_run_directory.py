@@ -15,6 +15,7 @@ from promptccd.runs import RunDirectory, RunEvaluation, train_run
 from promptccd.runs.start import record_of
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
+from tests.messages import TEXT
 
 
 def test_folders_of_a_recipe_move_with_their_run(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ def test_a_damaged_table_of_scores_is_refused_before_anything_trains(
     image_folder: Path, backbone_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "results.json").write_text("{")
-    with pytest.raises(RunError, match=r"results\.json in .* is damaged"):
+    with pytest.raises(RunError, match=TEXT["results-json-in-is-damaged"]):
         train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, tmp_path)))
     assert not (tmp_path / "history.jsonl").exists()
 

@@ -135,7 +135,7 @@ def test_verify_names_corrections_and_still_finds_damage(edited_run, tmp_path: P
     (run / "results.json").write_text(json.dumps(results))
     assert main(["verify", str(run)]) == 1
     printed = capsys.readouterr()
-    assert f"stage 1 all: {said + 2} written, {said} found" in printed.err
+    assert TEXT["stage-1-all-written-found"].format(said + 2, said) in printed.err
     assert "the card says" in printed.err and "MISMATCH" in printed.out
     alter(run / "stage3/categories.sqlite")
     assert any(

@@ -152,9 +152,9 @@ def test_labels_that_come_later_count_in_the_next_stage(
             kind = kinds[f"{WEEKS[stage.index - 1]}/{stage.name_of(place)}"]
             assert registry.members[f"row:{sample}"] == ids[names[kind]]
     came_before = sum(not path.startswith("week03") for path in kinds)
-    assert f"before stage 3: {len(kinds)}, for {came_before} images of earlier stages" in caplog.text
+    assert TEXT["before-stage-3-for-images-of"].format(len(kinds), came_before) in caplog.text
     train_run(Recipe.from_dict(values))
-    assert f"{len(kinds)} later labels count from the next stream on" in caplog.text
+    assert TEXT["later-labels-count-from-the-next"].format(len(kinds)) in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_given_numbers_of_categories_are_one_a_stream(
 
 
 def test_a_run_that_hides_labels_takes_no_stream(trained_run: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"class_blocks \[2, 1, 1, 1\].* hides labels"):
+    with pytest.raises(ConfigurationError, match=TEXT["class-blocks-2-1-1-1"]):
         continued(RunDirectory(trained_run), {"data": {"unlabelled": ["week01"]}})
 
 

@@ -155,13 +155,13 @@ def test_a_cell_that_fails_or_is_at_work_elsewhere_is_left_out(begun: list[Sweep
     (begun[1].path / "train.log").write_text("".join(f"line {each}\n\n" for each in range(9)))
     result = run_sweep(begun, out, engine=Pretended(lambda recipe, work: 3))
     assert result.failures == {"quick-seed2": "\n".join(f"line {each}" for each in range(4, 9))}
-    assert "quick-seed2: FAILED" in caplog.text and "1 of 2 cells are finished already." in caplog.text
+    assert "quick-seed2: FAILED" in caplog.text and TEXT["1-of-2-cells-are-finished"] in caplog.text
     with FolderLock(begun[1].path):
         result = run_sweep(begun, out, engine=Pretended(lambda recipe, work: 3))
     assert (result.failures, list(result.unfinished)) == ({}, ["quick-seed2"])
     assert result.unfinished["quick-seed2"].startswith(f"running on {socket.gethostname()}")
     assert (result.scores, result.groups) == ({"quick-seed1": score}, {"quick": [score]})
-    with pytest.raises(RunError, match="is the run of one training"):
+    with pytest.raises(RunError, match=TEXT["is-the-run-of-one-training"]):
         run_sweep(begun, begun[0].path)
 
 
@@ -172,7 +172,7 @@ def test_a_cell_is_finished_when_it_is_whole_of_its_data_and_cleaned_up(begun: l
     elsewhere = replace(cell.recipe, data=replace(cell.recipe.data, dataset="elsewhere"))
     assert not replace(cell, recipe=elsewhere).finished()
     longer = replace(cell.recipe, training=replace(cell.recipe.training, epochs=9))
-    with pytest.raises(RunError, match="quick-seed1 was made with other settings"):
+    with pytest.raises(RunError, match=TEXT["quick-seed1-was-made-with-other"]):
         states_of([replace(cell, recipe=longer)])
     cell.run.write("baselines.json", {"raw pixels": score})
     cell.run.write("score-native.json", score)
@@ -237,7 +237,7 @@ def test_a_cell_that_is_killed_takes_nothing_along(
 ) -> None:
     cells = plan(recipes, tmp_path)
     result = run_sweep(cells, tmp_path, train=crash_or_train)
-    assert result.failures == {"tiny-seed1": "killed by signal 9 (SIGKILL); out of memory?"}
+    assert result.failures == {"tiny-seed1": TEXT["killed-by-signal-9-sigkill-out"]}
     assert "tiny-seed1: FAILED, see" in caplog.text
     assert list(result.scores) == ["tiny-seed2"]
     assert stage_hashes(cells[1].path) == stage_hashes(undisturbed / "tiny-seed2")
@@ -312,7 +312,7 @@ def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
     assert shlex.split(line)[-3:] == ["train", "--config", str(recipe)]
     assert Recipe.from_yaml(recipe).training.output_dir == str(out / "tiny-seed2")
     where = f"{socket.gethostname()} (process {os.getpid()}, job 38_2)"
-    assert f"tiny-seed1: running on {where}, and has no line" in caplog.text
+    assert TEXT["tiny-seed1-running-on-and-has"].format(where) in caplog.text
     assert TEXT["1-of-2-cells-have-a"] in caplog.text
     assert main(command(recipes, out, "--dry-run", "--json")) == 0
     assert [cell["state"] for cell in json.loads(capsys.readouterr().out)] == [f"running on {where}", "new"]
@@ -340,14 +340,14 @@ def test_what_is_collected_is_shown_with_what_is_missing(
     monkeypatch.setattr(reports, "collect_sweep", lambda given, baselines: result)
     assert main(command(recipes, tmp_path, "--collect", "--json")) == 1
     out, err = capsys.readouterr()
-    assert "1 of 5 cells failed: other-seed2" in err
+    assert TEXT["1-of-5-cells-failed-other"] in err
     found = json.loads(out)
     assert (found["failures"], found["unfinished"]) == (dict(result.failures), dict(result.unfinished))
     averages = {row["variant"]: (row["all"], row["runs"]) for row in found["averages"]}
-    assert averages == {"one": (51.5, 2), "other (1 of 3)": (51.0, 1)}
+    assert averages == {"one": (51.5, 2), TEXT["other-1-of-3"]: (51.0, 1)}
     missing = ["missing: other-seed2: no memory", "not finished: other-seed3: begun"]
     table = (tmp_path / "table.md").read_text()
-    assert table.split("\n\n")[1:] == [missing[0], f"{missing[1]}\n"] and "other (1 of 3)" in table
+    assert table.split("\n\n")[1:] == [missing[0], f"{missing[1]}\n"] and TEXT["other-1-of-3"] in table
     page = (tmp_path / "report" / "index.html").read_text()
     for text in (f"Sweep {tmp_path.name}", "tiny", "1, 2, 3", "other-seed2", "other-seed3"):
         assert text in page
@@ -359,8 +359,8 @@ def test_what_is_collected_is_shown_with_what_is_missing(
     )
     (tmp_path / "bare").mkdir()
     assert main(command(recipes, tmp_path / "bare", "--collect")) == 0
-    assert capsys.readouterr().out == "not finished: one-seed1: new\n"
-    assert (tmp_path / "bare" / "table.md").read_text() == "not finished: one-seed1: new\n"
+    assert capsys.readouterr().out == TEXT["not-finished-one-seed1-new"]
+    assert (tmp_path / "bare" / "table.md").read_text() == TEXT["not-finished-one-seed1-new"]
     assert not (tmp_path / "bare" / "report").exists()
 
 
@@ -427,7 +427,7 @@ def test_what_is_swept_is_one_thing_and_there(words, message, album: Path, monke
     assert main(["sweep", *words, "--seeds", "1"]) == 2
     said = capsys.readouterr()
     assert message in said.err
-    assert "images with a category" not in said.err
+    assert TEXT["images-with-a-category"] not in said.err
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from promptccd.reports import sweep
 from promptccd.reports.engines import VISIBLE, Job, PoolOfDevices, visible_devices
 from promptccd.reports.sweep import CellWork, work_into_log
 from promptccd.training.recipe import Recipe
+from tests.messages import TEXT
 
 
 def note_device(recipe: Recipe) -> None:
@@ -85,7 +86,7 @@ def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monke
     assert main([*words, "--jobs", "2", "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)
     assert [(cell["cell"], cell["device"]) for cell in cells] == [
-        ("tiny-seed1", "GPU 3 or 5"), ("tiny-seed2", "GPU 3 or 5"), ("tiny-seed3", "GPU 3 or 5"),
+        ("tiny-seed1", TEXT["gpu-3-or-5"]), ("tiny-seed2", TEXT["gpu-3-or-5"]), ("tiny-seed3", TEXT["gpu-3-or-5"]),
     ]  # fmt: skip
     monkeypatch.setenv(VISIBLE, "")
     assert main(words) == 0
@@ -156,7 +157,7 @@ def test_a_cell_that_somebody_else_is_at_work_on_is_left_to_them(recipe_values, 
     log = tmp_path / "train.log"
     with FolderLock(Path(recipe.training.output_dir)):
         assert in_a_process(recipe, says, log, tmp_path) == 2
-    assert f"(process {os.getpid()}) is writing" in log.read_text()
+    assert TEXT["process-is-writing-2"].format(os.getpid()) in log.read_text()
 
 
 @pytest.mark.slow

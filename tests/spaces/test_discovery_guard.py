@@ -11,6 +11,7 @@ import pytest
 from promptccd.discovery.page.server import RequestFilter, Site
 from tests.discovery.page.conftest import asked
 from tests.kept import require_kept
+from tests.messages import TEXT
 from tests.spaces.conftest import Server
 from tests.spaces.visitor import Visitor
 
@@ -99,7 +100,7 @@ def test_other_ways_of_naming_the_page(server: Server) -> None:
         assert b"evil.example" not in answer
         assert b"access-control" not in answer.lower()
     other = httpx.get(f"{server.url}gradio_api/file=x", trust_env=False)  # a route of Gradio
-    assert (other.status_code, other.text) == (404, "There is no such page here.")
+    assert (other.status_code, other.text) == (404, TEXT["there-is-no-such-page-here"])
 
 
 def test_cookies_are_those_of_a_page_of_ones_own_and_of_a_frame_of_the_hub(

@@ -86,7 +86,7 @@ def give(page: Page, folder: Path) -> None:
 def test_a_visit_from_first_to_last(visit: Visit, server: Server, photos: list[Path], tmp_path: Path) -> None:
     page = visit.page
     opened(page, server)
-    assert names(page)[:2] == ["Group 0 · name it", "Group 1 · name it"]
+    assert names(page)[:2] == [TEXT["group-0-name-it"], TEXT["group-1-name-it"]]
     desk(page, ".card .name").first.click()  # one click, and typing
     page.keyboard.type(HOSTILE)
     page.keyboard.press("Enter")

@@ -81,7 +81,7 @@ def test_a_visit_from_the_example_to_the_export(server: Server, visitor: Visitor
 def test_uploads_beyond_the_limits(visitor: Visitor) -> None:
     form = {"files": ("large.png", bytes(LIMITS.max_total_bytes + 2 * MIB))}
     answer = visitor.post("/gradio_api/upload", files=form)
-    assert (answer.status_code, "the limit is 3145728" in answer.text) == (413, True)
+    assert (answer.status_code, TEXT["the-limit-is-3145728"] in answer.text) == (413, True)
     answer = visitor.post("/gradio_api/upload", files={"files": ("large.png", bytes(2 * MIB + 1))})
     assert answer.status_code == 413
     refused(visitor.give([(f"{n}.png", b"x") for n in range(31)]), "holds 31 files; the limit is 30")
@@ -104,7 +104,7 @@ def test_an_upload_must_say_how_long_it_is(server: Server) -> None:
     answer = httpx.post(f"{server.url}gradio_api/upload", content=parts(), headers=kind, trust_env=False)
     assert answer.status_code == 411
     answer = httpx.get(f"{server.url}monitoring", trust_env=False)
-    assert (answer.status_code, answer.text) == (404, "There is no such page here.")
+    assert (answer.status_code, answer.text) == (404, TEXT["there-is-no-such-page-here"])
 
 
 NO_IMAGES = {  # more of them are in `tests.images.test_decode`
@@ -251,17 +251,17 @@ def test_values_out_of_bounds(visitor: Visitor, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Visit, "working", full)
     for answer in (visitor.get(f"{visitor.base}take/images.zip"), edit(visitor, do="undo", number=0)):
-        assert answer.json() == {"error": "your photographs is full"}  # and not where they are
+        assert answer.json() == {"error": TEXT["your-photographs-is-full"]}  # and not where they are
     monkeypatch.undo()
 
 
 def test_what_an_archive_holds_is_shown_and_its_names_lead_nowhere(server: Server, visitor: Visitor) -> None:
     inside = [*pictures(), ("../../escaped.png", picture(50)), ("holiday/beach/a.png", picture(51))]
     given = visitor.give([("album.zip", packed(*inside))])
-    assert given.went_well and "10 of 10 files" in given.shown and "1 skipped" in given.shown
+    assert given.went_well and TEXT["10-of-10-files"] in given.shown and "1 skipped" in given.shown
     found = state(visitor)
     names = visitor.get(f"{visitor.base}api/names").json()
-    assert "holiday - beach - a.png" in names and found["photos"] == 10
+    assert TEXT["holiday-beach-a-png"] in names and found["photos"] == 10
     assert visitor.get(f"{visitor.base}api/picture/{found['generation']}/0/320").status_code == 200
     assert not any("escaped" in path.name for path in server.files)
 
@@ -351,7 +351,7 @@ def test_what_fails_inside_is_told_without_its_place(
     assert "ZeroDivisionError" in caplog.text
     monkeypatch.setattr(server.space.visits, "most", len(server.space.visits._open))
     with Visitor(server.url, server.config) as late:
-        assert "which is the most: try again" in late.load().shown
+        assert TEXT["which-is-the-most-try-again"] in late.load().shown
     monkeypatch.undo()
     monkeypatch.setattr(server.space, "place", f"user/birds@{'1a' * 20}")
     shown = server.space._foot({"SPACE_ID": "user/space"})

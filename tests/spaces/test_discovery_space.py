@@ -60,4 +60,4 @@ def test_mistakes_are_told(
         taken.listen()
         port = taken.getsockname()[1]
         assert main(["demo", str(backbone_folder), "--port", str(port), "--no-browser"]) == 2
-    assert f"Cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
+    assert TEXT["cannot-listen-on-127-0-0"].format(port) in capsys.readouterr().err

@@ -217,10 +217,7 @@ def test_what_cannot_be_read_any_more_shrinks_the_memory(
     assert memory is not None
     assert memory.labels.tolist() == [4, 6]
     assert [memory.sample(place, 18)[1] for place in range(2)] == [first[2], second[1]]
-    assert (
-        f"1 of 3 exemplars are not among the readable images of earlier stages any more, such as image {second[0]}"
-        in (caplog.text)
-    )
+    assert TEXT["1-of-3-exemplars-are-not"].format(second[0]) in (caplog.text)
     assert np.array_equal(np.asarray(memory.sample(1, 18)[0]), np.asarray(read[1][1]))
     assert Memory.of(kept([first[2]], [7], [0], [0]), np.array([4]), read) is None
 

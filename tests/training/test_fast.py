@@ -19,6 +19,7 @@ from promptccd.training.fast import FrozenBlock, fast, is_plain
 from promptccd.training.progress import CategoryDiscoveryCallback
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
+from tests.messages import TEXT
 from tests.models.finished import BACKBONES, model_of, some_methods
 from tests.runs.test_resume import stage_hashes
 
@@ -155,7 +156,10 @@ def test_a_block_that_learns_or_has_a_hook_has_no_copy(caplog) -> None:
     blocks[1].attention.register_forward_hook(lambda *given: None)
     with fast(model, "bf16"):
         assert torch.equal(run_prefix(model.backbone, tokens, rotation), plain)
-    assert [each for each in (0, 1, 2) if f"Block {each} learns or has hooks" in caplog.text] == [0, 1]
+    assert [each for each in (0, 1, 2) if TEXT["block-learns-or-has-hooks"].format(each) in caplog.text] == [
+        0,
+        1,
+    ]
 
 
 def test_nothing_that_is_saved_knows_of_copies(tmp_path: Path) -> None:

@@ -147,13 +147,13 @@ def test_categories_that_share_a_component_are_seen(backbone_folder: Path, unlab
     model.config.num_known = 3
     whole = measured(model, unlabelled)
     assert (whole["categories_sharing"], whole["components_per_category"]) == (0, 1)
-    assert not any("share a mixture component" in warning for warning in defects(whole, "no").values())
+    assert not any(TEXT["share-a-mixture-component"] in warning for warning in defects(whole, "no").values())
     model.load_mixture(means[[0, 0, 2]] + torch.tensor([[0.0], [9.0], [0.0]]), narrow, torch.zeros(3))
     shared = measured(model, unlabelled)
     assert shared["categories_sharing"] == pytest.approx(2 / 3)
     model.config.num_known = 2  # both of them share; of the third nobody asks
     assert measured(model, unlabelled)["categories_sharing"] == 1
-    assert any("share a mixture component" in warning for warning in defects(shared, "no").values())
+    assert any(TEXT["share-a-mixture-component"] in warning for warning in defects(shared, "no").values())
 
 
 @pytest.mark.slow

@@ -84,11 +84,11 @@ def test_commands_read_words_alike_and_a_run_has_the_name_of_its_folder(
     words = "--config promptccd-cifar100 --dataset './my photos' --class_blocks 70 10 10 10"
     assert TEXT["read-as-the-benchmark-cifar100"] in data_in_words(typed(f"train {words}"))
     for command in ("train", "split", "parameters"):
-        assert typed(f"{command} --config promptccd-pp-cub --epochs 3") == wanted
-        assert typed(f"{command} promptccd-pp-cub --epochs 3") == wanted
-        assert typed(f"{command} 'my photos' --class_blocks 2 1").data.dataset == "my photos"
+        assert typed(TEXT["config-promptccd-pp-cub-epochs-3"].format(command)) == wanted
+        assert typed(TEXT["promptccd-pp-cub-epochs-3"].format(command)) == wanted
+        assert typed(TEXT["my-photos-class-blocks-2-1"].format(command)).data.dataset == "my photos"
     monkeypatch.chdir(photos)
-    assert typed("train . --class_blocks 20 5 5").training.output_dir == "runs/promptccd-my-photos"
+    assert typed(TEXT["train-class-blocks-20-5-5"]).training.output_dir == "runs/promptccd-my-photos"
 
 
 @pytest.mark.parametrize("name", shipped_methods())
@@ -133,7 +133,9 @@ def test_a_folder_may_be_called_nearly_as_a_recipe_is(photos: Path) -> None:
     ],
 )
 def test_labels_are_hidden_or_nobody_has_them(words: str, hiding: str, photos: Path) -> None:
-    with pytest.raises(ConfigurationError, match=f"images without labels, but {hiding} hides labels"):
+    with pytest.raises(
+        ConfigurationError, match=TEXT["images-without-labels-but-hides-labels"].format(hiding)
+    ):
         typed(f"train 'my photos' --unlabelled week01 {words}")
     with pytest.raises(ConfigurationError, match=TEXT["give-their-streams-as-unlabelled-too"]):
         typed("train 'my photos' --class_blocks 3 1 --labels later.csv")

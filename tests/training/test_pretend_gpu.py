@@ -26,6 +26,7 @@ from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer
 from tests.conftest import resumable_recipe
+from tests.messages import TEXT
 from tests.pretend_device import GpuTensor, pretend_gpu, teachable
 
 MODEL = {
@@ -183,7 +184,7 @@ def test_a_launcher_that_shards_a_model_is_refused_and_devices_are_said(
         launched.device = torch.device(device)
         log_device(launched, 0)
     assert caplog.messages == [
-        "Training on the CPU.", "Training on mps in float32; images are loaded by 0 processes.",
+        TEXT["training-on-the-cpu"], TEXT["training-on-mps-in-float32-images"],
     ]  # fmt: skip
 
 

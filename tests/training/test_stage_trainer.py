@@ -131,7 +131,7 @@ def test_who_asks_to_stop_gets_the_state_after_that_step(
     saved: list[TrainingState] = []
     arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(unlabelled) / 3), save_minutes=100)
     trainer = trainer_of(model, unlabelled, Objective, arguments, saved.append, end_step=stop)
-    with pytest.raises(progress.TrainingStopped, match="saved stage 1, epoch 0, step 2"):
+    with pytest.raises(progress.TrainingStopped, match=TEXT["saved-stage-1-epoch-0-step"]):
         trainer.train()
     assert [(each.epoch, each.step) for each in saved] == [(0, 2)]
 
@@ -145,8 +145,8 @@ def test_long_work_off_a_terminal_says_how_much_is_left(
     labels = iter(range(9))
     assert list(progress.progress_bar("abcde", 5, lambda: f"loss {next(labels)}")) == [*"abcde"]
     assert [each.getMessage().partition(": ")[2] for each in caplog.records] == [
-        "1 of 5, 00:48 left",
-        "3 of 5, 00:16 left",
+        TEXT["1-of-5-00-48-left"],
+        TEXT["3-of-5-00-16-left"],
     ]
 
 
@@ -229,7 +229,7 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_ep
     for record, own in zip(records, np.split(np.array(losses[: 2 * n]), 2), strict=False):
         assert record.losses == pytest.approx({"loss": own.mean(), "info_nce": own.mean()}, rel=1e-5)
     assert [each.losses for each in records[2:]] == [each.losses for each in records[:2]]
-    assert f"stage 1, loss {records[0].losses['loss']:.3f}: 1 of 2, 00:00 left" in caplog.messages
+    assert TEXT["stage-1-loss-1-of-2"].format(records[0].losses["loss"]) in caplog.messages
     assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
     trainer.train(TrainingState(2, 0, states[-1].tensors))  # its epochs are over
     assert ends == [2 * n, 4 * n - 3, 4 * n - 3]

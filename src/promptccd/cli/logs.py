@@ -13,14 +13,6 @@ def log_to_stderr() -> None:
     asking = logging.getLogger("huggingface_hub.utils._http")
     asking.propagate, asking.handlers = False, [_HubIsSilent()]
     asking.setLevel(logging.WARNING)  # whatever the library sets for its own loggers when it is imported
-    said = set[str]()  # a folder is read again for the images that a training left out
-
-    def is_new(record: logging.LogRecord) -> bool:
-        before = len(said)
-        said.add(record.getMessage())
-        return len(said) > before
-
-    logging.getLogger("promptccd.data.tables").filters = [is_new]
     for name in ("transformers", "datasets", "huggingface_hub", "httpx", "httpx2", "fsspec"):
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("PIL").setLevel(logging.CRITICAL)  # the verdict on a file gives the reason

@@ -116,7 +116,7 @@ def test_what_somebody_changed_is_theirs(tmp_path: Path, what: str) -> None:
     before = tree(folder)
     found = export(folder, {"owl/b.txt": "owl two"})
     assert tree(folder) == {place: text for place, text in before.items() if place != "heron/a.txt"}
-    assert found.left == ["owl/a.txt"] * (what in ("edited", "replaced by a link"))
+    assert found.left == ["owl/a.txt"] * (what in ("edited", TEXT["replaced-by-a-link"]))
     found = export(folder, {**FIRST, "owl/a.txt": "owl four"})
     assert bool(found.left) == (what not in ("moved", "deleted"))
     moved = {place: text for place, text in before.items() if place == "rejected.txt"}
@@ -189,7 +189,7 @@ def test_a_link_is_not_exported_into(tmp_path: Path, place: str) -> None:
     for each in (tmp_path / place,) * (tmp_path / place).exists():
         each.rename(tmp_path / "away")
     (tmp_path / place).symlink_to(outside, target_is_directory=True)
-    with pytest.raises(RunError, match=f"{Path(place).name} in .* is a link"):
+    with pytest.raises(RunError, match=TEXT["in-is-a-link"].format(Path(place).name)):
         export(folder, {"owl/b.txt": "owl two"})
     assert (tree(outside), tree(folder)) == (FIRST, FIRST)
 
@@ -257,7 +257,7 @@ def test_a_folder_of_somebody_else_is_not_exported_into(tmp_path: Path, record: 
         (folder / EXPORTED).write_text(record)
     with pytest.raises(RunError if record else DiskError, match=RECORDS[record]):
         export(folder, FIRST)
-    with pytest.raises(DiskError, match="was made by something else"):
+    with pytest.raises(DiskError, match=TEXT["was-made-by-something-else"]):
         export(file, FIRST)
     assert file.read_text() == (folder / "wedding.jpg").read_text() == "irreplaceable"
 
@@ -271,7 +271,7 @@ def test_many_names_are_some_names_and_all_reaches_the_disk(tmp_path: Path, monk
     names = ", ".join(f"'owl/{number:02}.txt'" for number in range(10))
     assert found.lines() == [
         f"{tmp_path}/out: 0 photographs; files: 3 written.",
-        f"Not in it, 11: {names} and 1 more: it is gone.",
+        TEXT["not-in-it-11-and-1"].format(names),
     ]
     monkeypatch.delattr(os, "sync")  # as on Windows
     first = export(tmp_path / "out", {"owl/a.txt": "owl one"})
@@ -313,7 +313,7 @@ def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path: Path) -> None:
     assert export(folder, FIRST).kept == 3
     found = export(folder, FIRST | {"owl/" + "c" * 256: "owl three"})
     assert found.kept == 3
-    assert found.missing[0][1] == "its path would be too long: give a shorter one with --to"
+    assert found.missing[0][1] == TEXT["its-path-would-be-too-long"]
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no second disk")

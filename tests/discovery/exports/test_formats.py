@@ -136,7 +136,7 @@ def test_a_published_folder_is_read_whole(here: Path, tmp_path: Path, monkeypatc
     shutil.rmtree(found.place)
     monkeypatch.setattr("promptccd.images.clean.clean_image", lambda *given: None)
     reasons = {why for _, why in export(here, "publish")["publish"].missing}
-    assert reasons == {"it could be decoded before and cannot be now"}
+    assert reasons == {TEXT["it-could-be-decoded-before-and"]}
 
 
 def test_side_files_say_the_group_and_lie_as_the_photographs_do(here: Path) -> None:
@@ -181,7 +181,7 @@ def test_what_is_missing_is_said_and_the_rest_is_written(here: Path, way: str) -
     assert "'白鹭.jpg'" in "\n".join(found.lines()) and f"{count - lost} photographs" in found.lines()[0]
     rows = project_rows(registry, Photos(here / "found", registry.images))
     away = [(row.file, row.path, row.note) for row in rows if row.status == "away"]
-    assert away == [("白鹭.jpg", str(gone), "not where it was")] and len(rows) == count
+    assert away == [("白鹭.jpg", str(gone), TEXT["not-where-it-was"])] and len(rows) == count
     gone.write_bytes((here / "card A/new\nline.jpg").read_bytes())  # another one under its name
     assert len(export(here, way)[way].missing) == (0 if way == "sidecars" else 2)
 
@@ -277,7 +277,7 @@ def test_items_without_files_are_a_table_whose_paths_are_those_of_the_computer_t
     assert joinable_path("a.jpg") == os.path.abspath("a.jpg")
     monkeypatch.setattr(Photos, "path", lambda photos, key: f"/items/item-{0:032x}/{key}")
     for way in WITH_PHOTOGRAPHS:
-        with pytest.raises(RunError, match="items without image files"):
+        with pytest.raises(RunError, match=TEXT["items-without-image-files"]):
             export(here, way)
     assert export(here, "table")["table"].photographs == len(photographs(here))
 

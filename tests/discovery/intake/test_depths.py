@@ -17,6 +17,7 @@ from promptccd.images.clean import clean_image
 from promptccd.images.decode import decode_image
 from promptccd.images.rendering import Rendering
 from tests.images.test_decode import deep_png, encoded, oriented, picture, raw_tiff
+from tests.messages import TEXT
 
 
 def ramp(top: int, seed: int = 0) -> np.ndarray:
@@ -47,11 +48,11 @@ def brightest(intake: Intake) -> dict[str, int]:
 def test_the_smallest_depth_that_holds_all_values_is_that_of_all(photos: Path, workers: int) -> None:
     with read_intake(photos, workers=workers) as intake:
         assert intake.decoding.rendering == Rendering(integer=(0, 4095))
-        assert "12 bits, window 0 to 4095" in intake.report().rendering
+        assert TEXT["12-bits-window-0-to-4095"] in intake.report().rendering
         notes = {file.name: file.verdict.note for file in intake.used}
         assert notes == {
-            "bright.png": "12 bits scaled to 8 bits", "dim.tif": "12 bits scaled to 8 bits",
-            "plain.png": "", "said.tif": "10 bits scaled to 8 bits",
+            "bright.png": TEXT["12-bits-scaled-to-8-bits"], "dim.tif": TEXT["12-bits-scaled-to-8-bits"],
+            "plain.png": "", "said.tif": TEXT["10-bits-scaled-to-8-bits"],
         }  # fmt: skip
         shown = brightest(intake)
         assert abs(shown["dim.tif"] - 900 / 4095 * 255) < 6
@@ -139,9 +140,9 @@ def test_a_camera_raw_beside_its_picture_is_left_out_and_named(tmp_path: Path) -
     (tmp_path / "one.jpg").write_bytes(encoded(picture(), "JPEG"))
     with read_intake(tmp_path) as intake:
         assert {file.name: file.verdict.note.partition(":")[0] for file in intake.files} == {
-            "one.RAF": "camera RAW beside one.jpg, which is used",
+            "one.RAF": TEXT["camera-raw-beside-one-jpg-which"],
             "two.RAF": "camera RAW (RAF)",
-            "stub.ARW": "camera RAW (ARW) without a JPEG of full size inside",
+            "stub.ARW": TEXT["camera-raw-arw-without-a-jpeg"],
             "one.jpg": "",
         }
         assert [file.name for file in intake.used] == ["one.jpg", "two.RAF"]

@@ -142,7 +142,7 @@ def test_every_file_gets_its_verdict_and_the_counts_add_up(corpus, intake):
     assert report.found == len(expected) == report.used + report.duplicates + report.skipped >= 90
     assert report.skipped == sum(status is SKIPPED for status, _ in expected.values())
     assert sum(report.skipped_reasons.values()) == report.skipped
-    assert report.skipped_reasons["link to a place outside"] == 4
+    assert report.skipped_reasons[TEXT["link-to-a-place-outside"]] == 4
     assert report.notes[UPRIGHT] >= 7
 
 
@@ -207,7 +207,7 @@ def test_file_over_a_limit_is_skipped(tmp_path):
     rows = DatasetSource(ImageRows(Dataset.from_dict({"image": [PNG]}).cast_column("image", Image())))
     for source in (tmp_path, [tmp_path / "a.png"], rows):
         (file,) = read_intake(source, limits=limits).files
-        assert file.verdict.note == f"file of {len(PNG)} bytes exceeds the limit of {len(PNG) - 1}"
+        assert file.verdict.note == TEXT["file-of-bytes-exceeds-the-limit"].format(len(PNG), len(PNG) - 1)
     pixels = IntakeLimits(max_pixels=48 * 36 - 1)
     assert "exceeds the limit" in read_intake(tmp_path, limits=pixels).files[0].verdict.note
 
@@ -272,9 +272,8 @@ def test_rows_cannot_name_files_of_the_machine(tmp_path):
     dataset = Dataset.from_dict({"image": rows}, features=features).cast_column("image", Image())
     with read_intake(DatasetSource(ImageRows(dataset, [tmp_path / "own"]))) as intake:
         notes = [file.verdict.note for file in intake.files]
-    outside = "a file outside of the data set"
-    assert notes == ["", outside, outside, "an address, not an image", "an address, not an image", outside, outside,
-                     "no image given", ""]  # fmt: skip
+    outside, address = "a file outside of the data set", TEXT["an-address-not-an-image"]
+    assert notes == ["", outside, outside, address, address, outside, outside, "no image given", ""]
     write_parquet(foreign(strange), tmp_path / "own" / "table.parquet")
     with read_intake(str(tmp_path / "own" / "table.parquet")) as intake:  # one such row stops no discovery
         assert [file.verdict.note for file in intake.files if not file.is_used] == [outside]

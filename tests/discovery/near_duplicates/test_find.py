@@ -26,6 +26,7 @@ from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
 from tests.clustering.test_split_merge import blobs
+from tests.messages import TEXT
 
 MIRRORED, UPSIDE_DOWN = Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180
 SPAWN = np.random.default_rng
@@ -245,7 +246,7 @@ def test_the_number_of_groups_is_that_of_one_image_of_each_moment(bursts):
     for count in (100, 101, len(frames)):
         found, _ = group_images(frames, keys, none, num_categories=count, next_id=0, first_of=first)
         assert len(found.category_ids.unique()) == count
-    with pytest.raises(DataError, match=f"<= num_categories <= {len(frames)}, .* got {len(frames) + 1}"):
+    with pytest.raises(DataError, match=TEXT["num-categories-got"].format(len(frames), len(frames) + 1)):
         group_images(frames, keys, none, num_categories=len(frames) + 1, next_id=0, first_of=first)
 
 

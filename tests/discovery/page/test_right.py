@@ -27,6 +27,7 @@ from promptccd.discovery.project.right import _DRAWS, draw, how_right, share_rig
 from tests.discovery.conftest import EACH, KINDS
 from tests.discovery.page.conftest import Window
 from tests.discovery.project.streams import do
+from tests.messages import TEXT
 
 COUNT = 40
 
@@ -265,7 +266,7 @@ def test_photographs_of_a_later_stage_are_not_spoken_for_and_all_of_it_is_kept(t
 
 def test_the_command_line_says_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["categories", str(project), "right"]) == 0
-    assert "You have looked at 0. Every fifth" in capsys.readouterr().out
+    assert TEXT["you-have-looked-at-0-every"] in capsys.readouterr().out
     assert main(["categories", str(project), "list"]) == 0
     assert "drawn" not in capsys.readouterr().out
     opened = Project(project)

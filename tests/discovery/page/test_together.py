@@ -33,6 +33,7 @@ from promptccd.locks import FolderLock
 from tests.discovery.conftest import EACH, KINDS, write_pictures
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.page.conftest import Window, served
+from tests.messages import TEXT
 from tests.processes import eventually
 
 N = KINDS * EACH
@@ -140,7 +141,7 @@ def test_ports_are_tried_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for number in (errno.EADDRINUSE, errno.EACCES):  # Windows reserves some ports
         monkeypatch.setattr(systems, "bind_alone", partial(refuse, number))
-        with pytest.raises(OSError, match="ports 7860 to 7959 are all in use"):
+        with pytest.raises(OSError, match=TEXT["ports-7860-to-7959-are-all"]):
             listen("127.0.0.1", None, 5000)
     ports = (5000, *range(7860, 7960))
     assert tried == [(socket.AF_INET, socket.IPPROTO_TCP, "127.0.0.1", port) for port in ports] * 2

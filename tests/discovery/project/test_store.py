@@ -35,6 +35,7 @@ from tests.discovery.project.streams import (
     known_registry,
     sizes_add_up,
 )
+from tests.messages import TEXT
 
 S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
 S2 = Images("s2", {1: 5, 3: 6, 6: 9}, seed=1)
@@ -208,7 +209,7 @@ def test_an_empty_registry_is_one_too(tmp_path: Path) -> None:
         assert (registry.num_known, registry.stage, registry.next_id, registry.next_number) == (0, -1, 0, 0)
         assert (registry.prototypes.shape, registry.active_prototypes().ids) == ((0, 0), [])
         assert registry.state_hash() == CategoryRegistry().state_hash()
-        with pytest.raises(RegistryError, match="no category 0. There are: none yet"):
+        with pytest.raises(RegistryError, match=TEXT["no-category-0-there-are-none"]):
             registry.category(0)
     registry.replace_prototypes({})  # an entry before the first stage
     save_registry(registry, tmp_path)
