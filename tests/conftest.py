@@ -93,16 +93,6 @@ def settled_heap() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def templates_once() -> Iterator[None]:
-    """Every stage has a card, and the Hub's client compiles its template each time: once is enough."""
-    from jinja2 import Environment
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Environment, "compile", functools.cache(Environment.compile))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep what `datasets` caches out of the home folder of whoever runs the tests."""
     import datasets

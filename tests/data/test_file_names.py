@@ -42,7 +42,7 @@ def test_leftovers_in_lists_of_either_system_are_known() -> None:
 
 
 def test_every_character_of_a_name_is_seen() -> None:
-    shown = {"a \u202e\u200d\n": "a \\u202e\u200d\\n", "\udc7f\udc80\udcff\udd00": "\\udc7f\\x80\\xff\\udd00"}
+    shown = {"é \u202e\u200d\n": "é \\u202e\u200d\\n", "\udc7f\udc80\udcff\udd00": "\\udc7f\\x80\\xff\\udd00"}
     assert {name: display_name(name) for name in shown} == shown
 
 

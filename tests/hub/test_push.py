@@ -157,6 +157,8 @@ def test_stages_that_were_pushed_before_a_failure_are_named(run: RunDirectory, h
     with pytest.raises(HubError) as error:
         push_run(run)
     assert str(error.value).startswith("Pushed: user/run-stage0, user/run-stage1. Not pushed: planned (402).")
+    with pytest.raises(HubError, match="^Not pushed: "):
+        push_run(run, stages=[2, 3])
     hub.clear_plans()
     asked, pusher = [len(hub.log)], StagePusher(run, None, private=False)
     for is_main in (False, True, True):  # other processes push nothing, and none pushes twice

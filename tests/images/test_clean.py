@@ -63,6 +63,7 @@ LEAVES = {  # a file, its suffix where it leaves, and whether it keeps its bytes
     "jpeg": (PLAIN, ".jpg", True),
     "extended jpeg": (PLAIN.replace(b"\xff\xc0", b"\xff\xc1", 1), ".jpg", True),  # eight bits are that, too
     "progressive jpeg": (encoded(pixels(3), "JPEG", progressive=True), ".jpg", True),
+    "printed jpeg": (encoded(pixels(3).convert("CMYK"), "JPEG"), ".jpg", True),
     "jpeg on its side": (jpeg(pixels(3), orientation=6), ".webp", False),
     "png": (encoded(pixels(3), "PNG"), ".png", True),
     "png with texts": (png(pixels(3)), ".png", False),

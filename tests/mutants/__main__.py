@@ -33,7 +33,10 @@ PRELOADED = (  # by tests of most areas; none of them may import this package
 PROJECT = Project(
     ROOT,
     "src/promptccd",
-    whole=("tests/test_golden.py", "tests/test_golden_run.py", "tests/test_golden_numbers.py"),
+    whole=(
+        *(f"tests/test_golden{each}.py" for each in ("", "_run", "_numbers")),
+        "tests/cli/test_options.py",
+    ),
     patience_s=45,
 )
 
@@ -113,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count = possible if chosen.changed_since else min(chosen.count or possible, possible)
     mutants = random.Random(chosen.seed).sample(mutants, count)
     print(f"{count} of {possible} mutants, seed {chosen.seed}", flush=True)
+    if not mutants:
+        return 0
     minutes = chosen.minutes or (10.0 if chosen.changed_since else 1e6)
     for name in PRELOADED:
         importlib.import_module(name)

@@ -1,6 +1,5 @@
 """Learn which test runs which line."""
 
-import functools
 import hashlib
 import json
 import os
@@ -8,25 +7,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import coverage
-
-from tests.mutants import recorder
+from tests.mutants import recorder, started
 from tests.mutants.mutations import Mutant
 
 # In the environment: which tests there are to choose from. Without it, those of `make test`.
 CHOSEN, QUICK = "PYTEST_ADDOPTS", '-m "not slow and not moderate"'
-SETTINGS = """[run]
-source = {source}
-data_file = {folder}/lines
-parallel = true
-context = ${{MUTANTS_TEST-}}
-patch = _exit, fork
-"""
 
 
 @dataclass(frozen=True)
@@ -63,42 +52,28 @@ class Lines:
 
     def __init__(self, project: Project, tests: Sequence[str]):
         self.project = project
-        place = project.root / ".mutants_cache" / _state(project, tests)
+        place = project.root / ".mutants_cache" / f"{_state(project, tests)}.json"
         if not place.exists():
             _record(project, tests, place)
-        self._data = coverage.CoverageData(str(place / "lines"))
-        self._data.read()
-        self.seconds, self._sharing = dict[str, float](), defaultdict[str, set[str]](set)
-        for part in sorted(place.glob("tests-*.json")):
-            for name, test in json.loads(part.read_text()).items():
-                self.seconds[name] = test["seconds"]
-                for who in (name, *test["fixtures"]):
-                    self._sharing[who].add(name)
+        record = json.loads(place.read_text())
+        self.seconds: dict[str, float] = record["seconds"]
+        self._names, self._lines = list(self.seconds), record["lines"]
 
     def concerned(self, mutant: Mutant) -> list[list[str]]:
         """Tests that run a mutant, cheapest first: its own, those of whole outputs, and the rest.
 
-        What is run by an import concerns all tests that run anything of the file, and its own.
+        What is run by an import concerns all tests that run anything of the file, its own, and those of whole outputs.
         """
-        of_file, own = self._of_file(mutant.file), tuple(self.project.own(mutant.file))
-        runs = {who for line in mutant.lines for who in of_file.get(line, ())}
-        if "" in runs or not mutant.lines:
+        own, whole = tuple(self.project.own(mutant.file)), tuple(self.project.whole)
+        of_file = self._lines.get(mutant.file, {})
+        runs = {who for line in mutant.lines for who in of_file.get(str(line), ())}
+        if -1 in runs or not mutant.lines:
             runs = {who for each in of_file.values() for who in each}
-            runs.update(name for name in self.seconds if name.startswith(own))
-        tests = sorted(
-            {name for who in runs for name in self._sharing.get(who, ())}, key=self.seconds.__getitem__
-        )
+            runs.update(who for who, name in enumerate(self._names) if name.startswith(own + whole))
         ranks: list[list[str]] = [[], [], []]
-        for name in tests:
-            ranks[
-                0 if name.startswith(own) else 1 if name.startswith(tuple(self.project.whole)) else 2
-            ].append(name)
+        for name in sorted((self._names[who] for who in runs - {-1}), key=self.seconds.__getitem__):
+            ranks[0 if name.startswith(own) else 1 if name.startswith(whole) else 2].append(name)
         return ranks
-
-    @functools.cache  # noqa: B019 - there is one
-    def _of_file(self, file: str) -> dict[int, list[str]]:
-        """Tests and fixtures by line; an empty name stands for an import."""
-        return self._data.contexts_by_lineno(str(self.project.root / file))
 
 
 def _state(project: Project, tests: Sequence[str]) -> str:
@@ -113,21 +88,20 @@ def _state(project: Project, tests: Sequence[str]) -> str:
 def _record(project: Project, tests: Sequence[str], place: Path) -> None:
     print("Recording which tests run which lines: once, some minutes", flush=True)
     with tempfile.TemporaryDirectory(prefix="lines-") as name:
-        folder = Path(name)
-        kept = folder / "kept"
-        kept.mkdir()
-        (kept / "settings.ini").write_text(
-            SETTINGS.format(source=project.root / project.package, folder=kept)
-        )
         paths = [*map(str, (project.root / "src", project.root)), os.environ.get("PYTHONPATH", "")]
-        chosen = {CHOSEN: os.environ.get(CHOSEN, QUICK), recorder.FOLDER: str(kept)}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            CHOSEN: os.environ.get(CHOSEN, QUICK),
+            started.SOURCE: f"{project.root / project.package}{os.sep}",
+            recorder.FOLDER: name,
+        }
         flags = "-qrf --tb=no -p no:cacheprovider -W ignore -o addopts= -n 2 --dist worksteal --maxfail=99"
         command = [sys.executable, "-m", "pytest", "-p", recorder.__name__, *flags.split(), *tests]
-        command += [f"--basetemp={folder / 'tmp'}", f"--timeout={2 * project.patience_s}"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **chosen}
+        command += [f"--basetemp={name}/tmp", f"--timeout={2 * project.patience_s}"]
         subprocess.run(
             command, cwd=project.root, env=environment, check=False
         )  # a test that fails tells nothing
-        coverage.Coverage(data_file=str(kept / "lines"), config_file=False).combine([str(kept)])
         place.parent.mkdir(exist_ok=True)
-        shutil.move(kept, place)
+        (Path(name) / "record").write_text(json.dumps(recorder.collected(Path(name), project.root)))
+        shutil.move(Path(name) / "record", place)
