@@ -28,18 +28,12 @@ class Visit:
     Attributes:
         page: the page of playwright.
         complaints: errors and warnings of the console, and errors nobody caught.
-        requests: URLs that were asked for, but for ``data:`` and ``blob:``.
+        foreign_requests: URLs that were asked for and would have left this machine.
     """
 
     page: Page
     complaints: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    @property
-    def foreign_requests(self) -> list[str]:
-        """Requests that would have left this machine."""
-        asked = [(url, urlsplit(url)) for url in self.requests]
-        return [url for url, at in asked if at.scheme != "file" and at.hostname not in LOOPBACK]
+    foreign_requests: list[str] = field(default_factory=list)
 
 
 def watch(page: Page) -> Visit:
@@ -51,8 +45,9 @@ def watch(page: Page) -> Visit:
             visit.complaints.append(f"{entry.type}: {entry.text}")
 
     def ask(request: Request) -> None:
-        if not request.url.startswith(("data:", "blob:")):
-            visit.requests.append(request.url)
+        at = urlsplit(request.url)
+        if at.scheme not in ("data", "blob", "file") and at.hostname not in LOOPBACK:
+            visit.foreign_requests.append(request.url)
 
     page.on("console", log)
     page.on("pageerror", lambda error: visit.complaints.append(str(error)))

@@ -3,8 +3,7 @@
 import types
 import unittest
 
-from tests.peers.__main__ import run, sort_of, without
-from tests.peers.classes import BY_DESIGN, CASES, CONTROL
+from tests.peers.__main__ import BY_DESIGN, CASES, CONTROL, run, sort_of, without
 
 
 class _Common:

@@ -4,7 +4,7 @@ import json
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -17,25 +17,16 @@ class Answer:
     """What a call came to.
 
     Attributes:
-        status: of the request that joined the queue.
-        text: of its answer, where it was refused.
-        values: of all outputs, in order; empty if it failed.
         error: the message of the failure; none if it went well.
+        shown: all outputs as one text.
     """
 
-    status: int
-    text: str = ""
-    values: list[Any] = field(default_factory=list)
     error: str | None = None
+    shown: str = ""
 
     @property
     def went_well(self) -> bool:
-        return self.status == 200 and self.error is None
-
-    @property
-    def shown(self) -> str:
-        """All outputs as one text."""
-        return json.dumps(self.values, ensure_ascii=False)
+        return self.error is None
 
 
 class Visitor:
@@ -95,12 +86,10 @@ class Visitor:
         body = {"data": list(values), "fn_index": function["id"], "session_hash": self.session}
         if not function["queue"]:
             answer = self.post("/gradio_api/run/predict", json=body)
-            went_well = answer.status_code == 200
-            values = answer.json().get("data", []) if went_well else []
-            return Answer(200, values=values, error=None if went_well else answer.text)
+            return Answer(shown=answer.text) if answer.status_code == 200 else Answer(answer.text)
         joined = self.post("/gradio_api/queue/join", json=body)
         if joined.status_code != 200:
-            return Answer(joined.status_code, joined.text)
+            return Answer(joined.text)
         event = joined.json()["event_id"]
         params = {"session_hash": self.session}
         with self._http.stream("GET", "/gradio_api/queue/data", params=params) as stream:
@@ -109,11 +98,11 @@ class Visitor:
                 if message.get("msg") == "process_completed" and message.get("event_id") == event:
                     output = message["output"]
                     if message["success"]:
-                        return Answer(200, values=output["data"])
-                    return Answer(200, error=output.get("error") or "no message")
+                        return Answer(shown=json.dumps(output["data"], ensure_ascii=False))
+                    return Answer(output.get("error") or "no message")
                 if message.get("msg") in ("unexpected_error", "server_stopped"):
-                    return Answer(200, error=str(message.get("message")))
-        return Answer(200, error="the stream ended without an answer")
+                    return Answer(str(message.get("message")))
+        return Answer("the stream ended without an answer")
 
 
 def address_in(answer: Answer) -> str:

@@ -1,13 +1,15 @@
-"""What axe finds on every screen and dialog of the page: nothing, in the light and in the dark, wide and narrow."""
+"""What axe finds on every screen and dialog of the page: nothing, in any light and width; a phone shows all of it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.browsing import driver
-from tests.discovery.page.conftest import Window
+from tests.discovery.corrected import registry_in
+from tests.discovery.page.conftest import PHONE, Person, Window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -80,3 +82,21 @@ def test_no_screen_shuts_anybody_out(browser: Browser, reader: Window, scheme: s
             found[screen, problem["id"]] = [each["html"][:200] for each in problem["nodes"][:3]]
     context.close()
     assert found == {}
+
+
+# What stands or lies beyond the screen, but for lists that are scrolled sideways.
+BEYOND = """() => [...document.querySelector('promptccd-desk').shadowRoot.querySelectorAll(
+    '.right, .caption, .foot, .photo, .bar > *')].flatMap((each) => {
+  const { left, right, bottom, width } = each.getBoundingClientRect();
+  const isFoot = each.matches('.foot') && bottom > innerHeight;
+  return width > 1 && (left < 0 || right > innerWidth + 1 || isFoot) ? [each.className || each.textContent] : [];
+})"""
+
+
+@pytest.mark.parametrize("person", [PHONE], indirect=True)
+@pytest.mark.parametrize("place", ["groups", "desk", "check", "alike&of=3,5", "group&of={}"])
+def test_on_a_phone_all_there_is_is_seen(person: Person, project: Path, place: str) -> None:
+    person.go(f"view={place.format(registry_in(project).active[0].id)}")
+    person.see("[data-area=main] img, .cell img")
+    person.page.wait_for_timeout(300)
+    assert person.page.evaluate(BEYOND) == []

@@ -11,7 +11,7 @@ import pytest
 
 from promptccd.discovery import Project
 from promptccd.discovery.page import OpenPage
-from promptccd.discovery.project import ProjectView, edits
+from promptccd.discovery.project import ProjectView, edits, proposals
 from tests.discovery.conftest import EACH, KINDS
 from tests.discovery.corrected import correct, drawn_together, registry_in
 from tests.discovery.page.conftest import (
@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Request, Route
 
 pytestmark = pytest.mark.slow
-
-
-@on_both
-def test_name_groups_in_place_and_go_on_to_the_next(person: Person, project: Path) -> None:
-    person.page.locator(".card .name").first.click()
-    person.actions = 0
-    for name in ("heron", "egret", "gull"):
-        person.type(name)
-        person.said(f"Now called “{name}”")
-    assert person.actions <= 2 * 3
-    assert {"heron", "egret", "gull"} < sizes(project).keys()
 
 
 def test_a_name_that_is_there_asks_whether_the_two_are_one(person: Person, project: Path) -> None:
@@ -85,14 +74,17 @@ def test_two_that_may_be_one_are_one_click_from_being_so(person: Person, project
     assert offer.count() == 0
 
 
-def test_move_a_range_by_keyboard_alone(person: Person, project: Path) -> None:
+def test_drag_one_onto_a_group_and_move_a_range_by_keyboard_alone(person: Person, project: Path) -> None:
     number, size = first_group(person, project)
+    person.page.locator(".cell").nth(2).drag_to(person.page.locator(".list li").nth(2))
+    person.said("Moved 1 to")
+    size -= 1
+    assert registry_in(project).category(number).size == size
     person.page.locator(".cell").first.focus()
     person.press("Space", "Shift+End")  # all of them
     person.press("Shift+Home")
     person.press("Escape", "Space", "Shift+ArrowRight")
-    selected = person.page.locator(".cell.picked").count()
-    assert selected == 2
+    assert person.page.locator(".cell.picked").count() == 2
     person.press("m")
     person.see("dialog[open]")
     person.press("Enter")
@@ -146,6 +138,45 @@ def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
     assert len(registry_in(project).reviews) == count
 
 
+def test_a_screen_is_one_key_and_a_digit_sends_those_that_are_pointed_at_elsewhere(
+    person: Person, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit = person.page
+    names = [each.id for each in registry_in(project).active]
+    visit.evaluate("location.hash = 'view=check'")
+    shown = visit.locator(".page li")
+    shown.first.wait_for()
+    assert "All" not in visit.locator(".foot").inner_text()  # most belong elsewhere
+    monkeypatch.setattr(proposals, "LIKELY", 0.0)
+    visit.reload()
+    shown.first.wait_for()
+    rows = [int(row.get_attribute("data-row")) for row in visit.locator(".page img").all()]
+    shown.nth(0).click()
+    shown.nth(2).click(modifiers=["Shift"])
+    assert visit.locator(".page li.picked").count() == 3
+    second = visit.locator(".offered .offer").nth(1)
+    target = second.locator("span").last.inner_text()
+    visit.keyboard.press("2")
+    assert visit.locator(".page li small").filter(has_text=target).count() >= 3
+    visit.keyboard.press("ArrowRight")
+    person.said("Moved 3")
+    assert len(registry_in(project).pinned) == 3  # every answer is stored when it is given
+    visit.keyboard.press("0")
+    person.said("Took 1")
+    visit.keyboard.press("Enter")
+    person.said(f"Sorted {len(rows) - 4}")
+    registry = registry_in(project)
+    assert len(registry.reviews) == len(rows)
+    assert len(registry.pinned) == len(rows) - 1
+    home = int(target.removeprefix("Group "))  # none has a name
+    assert [*registry.members.values()].count(home) >= 3
+    for kind in ("sorted", "moved 1", "moved 3"):
+        visit.keyboard.press("Control+z")
+        person.said(f"Taken back: {kind}")
+    assert not registry_in(project).reviews
+    assert [each.id for each in registry_in(project).active] == names
+
+
 def test_same_or_different_is_one_key_each(person: Person, project: Path) -> None:
     person.go("view=desk")
     person.page.get_by_role("button", name="Same or different?").click()
@@ -166,15 +197,12 @@ def test_same_or_different_is_one_key_each(person: Person, project: Path) -> Non
     assert len(registry_in(project).log) == len(replies)
 
 
-KEYS_FOR_PHOTOGRAPHS = {"Delete": "move", "b": "confirm", "g": "gather", "x": "set_images_aside"}
-
-
 @on_both
 def test_nothing_is_corrected_that_nobody_chose(person: Person, project: Path) -> None:
     sent = edits_of(person)
     person.click(".card .open")  # a group, by mouse
     person.see(".cell img")
-    for key in (*KEYS_FOR_PHOTOGRAPHS, "m", "."):
+    for key in ("Delete", "b", "g", "x", "m", "."):
         person.press(key)
         person.said("Select a photograph first")
     person.page.locator(".scroll").evaluate("each => each.scrollTo(0, 2500)")
@@ -471,13 +499,6 @@ def test_an_answer_is_stored_however_the_page_is_left(
     assert given <= stored(project)
 
 
-def test_drag_photographs_onto_a_group(person: Person, project: Path) -> None:
-    number, size = first_group(person, project)
-    person.page.locator(".cell").nth(2).drag_to(person.page.locator(".list li").nth(2))
-    person.said("Moved 1 to")
-    assert registry_in(project).category(number).size == size - 1
-
-
 def test_one_whose_answer_is_taken_back_is_drawn_again(person: Person, project: Path) -> None:
     person.go("view=desk")
     for _ in range(4):
@@ -538,8 +559,6 @@ def test_an_address_of_no_place_says_so(person: Person, where: str, said: str) -
 FOCUSED = """(path) => {
     const { activeElement } = document.querySelector('promptccd-desk').shadowRoot;
     return path.split('.').reduce((value, name) => value?.[name], activeElement) ?? null; }"""
-
-
 AREA = """() => document.querySelector('promptccd-desk').shadowRoot.activeElement
     .closest('[data-area]').dataset.area"""
 

@@ -1,8 +1,11 @@
-"""What the page asks its server for, and what the server says to everybody else."""
+"""What the page asks its server for, what the server says to everybody else, and the bundle that it sends."""
 
 import io
 import json
+import re
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,7 +18,7 @@ from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.page import OpenPage
-from promptccd.discovery.page.routes import FOREVER
+from promptccd.discovery.page.routes import FILES, FOREVER
 from promptccd.discovery.project import CategoryRegistry, ProjectView, StageGroups, edits
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.observe import NO_CATEGORY
@@ -37,6 +40,7 @@ from tests.discovery.stored import stored_in, table_of
 
 N = KINDS * EACH
 UNSURE_BELOW = 128  # of 255, as frontend/src/desk.ts has it
+SOURCES = Path(__file__).parents[3] / "frontend"
 
 
 def columns_of(window: Window) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -180,19 +184,12 @@ def test_the_page_says_what_found_the_groups(window: Window, project: Path, tiny
 
 
 def test_groups_are_taken_away_as_discover_exports_them(window: Window, project: Path) -> None:
-    state = window.get("state")
-    assert window.do(do="rename", category=state["groups"][0]["id"], name="heron")[0] == 200
     for kind in FORMATS:
         status, _, content = window.ask("/api/export", {"kind": kind})
         reply = json.loads(content)
         assert (status, reply["photographs"], reply["place"]) == (200, N, str(project / kind)), reply
         assert reply["lines"][0].startswith(f"{project / kind}: {N} photographs; files: ")
-    rows = table_of(project / "table")
-    assert [row["file"] for row in rows] == window.get("names?from=0")
-    taken = sorted(f"{path.parent.name}/{path.name}" for path in (project / "folders").glob("*/*"))
-    assert taken == sorted(f"{row['name']}/{row['file']}" for row in rows)
-    assert sum(row["name"] == "heron" for row in rows) == state["groups"][0]["size"]
-    assert all(Path(row["path"]).read_bytes() and 0 <= float(row["confidence"]) <= 1 for row in rows)
+    assert [row["file"] for row in table_of(project / "table")] == window.get("names?from=0")
 
 
 def test_an_export_that_cannot_be_written_says_why_and_leaves_all(window: Window, project: Path) -> None:
@@ -248,14 +245,6 @@ def test_every_correction_is_on_the_disk_and_its_answer_says_what_changed(window
             assert np.array_equal(now[0], fresh.columns().group)
         revision = reply["revision"]
     assert len(set(states)) == len(states) - 1  # restored is as before it was set aside
-    assert window.ask("/api/export", {"kind": "table"})[0] == 200
-    rows, registry = table_of(project / "table"), registry_in(project)
-    ours = {each.id for each in registry.active}
-    assert {each["picture"]: each["category"] for each in rows} == {
-        key: str(home) if (home := registry.members.get(key)) in ours else "" for key in registry.images
-    }
-    assert sum(each["status"] == "aside" for each in rows) == sum(each.size for each in registry.aside) > 1
-    assert {each["confidence"] for each in rows if each["status"] == "aside"} == {""}
 
 
 def test_the_map_lays_like_beside_like_and_is_kept(window: Window, page: OpenPage, project: Path) -> None:
@@ -356,6 +345,7 @@ def test_who_corrects_says_from_where_and_with_the_right_token(reader: Window) -
 PATHS = [
     "/../../etc/passwd", "/..%2f..%2fetc%2fpasswd", "/%2e%2e/project.json", "//etc/passwd", "/.promptccd/project.json",
     "/api/../desk.ts", "/api/picture/../../0/128", "/desk.js/", "/desk.js%00", "/api/names?from=-1x", "/__init__.py",
+    "/api/alike?rows=", "/api/alike?rows=999", "/api/check?skip=999", "/api/why/999",
 ]  # fmt: skip
 
 
@@ -425,6 +415,39 @@ def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, 
     registry = registry_in(project)
     keys, constraints = window.page.project.photos.keys, registry.constraints()
     assert all(keys[row] in constraints.keys for row in first_rows)
+
+
+def test_examples_come_first_then_the_likest(reader: Window) -> None:
+    found = reader.get("alike?rows=5,3")
+    assert set(found["rows"][:2]) == {3, 5}
+    assert len(found["rows"]) == KINDS * EACH
+    home = reader.get("why/5")["group"]
+    inside = reader.get(f"alike?rows=5&within={home}")["rows"]
+    assert inside[0] == 5
+    assert all(reader.get(f"why/{row}")["group"] == home for row in inside)
+
+
+def test_more_examples_than_are_taken_are_refused_with_both_numbers(reader: Window) -> None:
+    assert reader.ask(f"/api/alike?rows={','.join(['1'] * 1000)}")[0] == 200
+    status, _, content = reader.ask(f"/api/alike?rows={','.join(['1'] * 1001)}")
+    assert status == 409
+    assert b"1001 photographs: select at most 1000" in content
+
+
+def test_the_sources_give_the_bundle(tmp_path: Path) -> None:
+    if shutil.which("node") is None or not (SOURCES / "node_modules").is_dir():
+        pytest.skip("needs Node, and npm ci in frontend/")
+    subprocess.run(["node", "build.mjs", str(tmp_path)], cwd=SOURCES, check=True)
+    built = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    assert built == {each.name: each.read_bytes() for each in FILES.iterdir()}
+
+
+def test_the_lock_names_no_registry_and_versions_are_pinned() -> None:
+    assert '"resolved"' not in (SOURCES / "package-lock.json").read_text()
+    package = json.loads((SOURCES / "package.json").read_text())
+    versions = [*package["dependencies"].values(), *package["devDependencies"].values()]
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions)
+    assert "MIT" in (FILES / "licences.txt").read_text()
 
 
 @pytest.mark.slow

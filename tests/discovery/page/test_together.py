@@ -41,9 +41,14 @@ KILLS = int(os.environ.get("PROMPTCCD_KILLS", "4"))
 
 
 def test_what_others_correct_is_there_at_once(page: OpenPage, window: Window, project: Path) -> None:
-    first = window.get("state")["revision"]
-    correct(project, lambda registry: edits.rename(registry, 0, "heron"))
-    reply = window.get(f"state?since={first.replace(' ', '+')}")
+    """Also in a window that waits for news."""
+    revision = window.get("state")["revision"]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Window(page).get, f"state?since={revision}")
+        time.sleep(0.15)
+        assert not waiting.done()
+        correct(project, (edits.rename, 0, "heron"))
+        reply = waiting.result(WAITS_S / 2)  # it would be answered at its end in any case
     assert [each["name"] for each in reply["groups"] if each["id"] == 0] == ["heron"]
     assert reply["undo"]["kind"] == "rename"
     assert window.do(do="undo", number=reply["undo"]["number"])[0] == 200
@@ -64,26 +69,6 @@ def test_an_answer_says_what_changed_unless_others_corrected_meanwhile(project: 
     answer = view.corrected(both)
     assert answer["changed"] is None  # the window reads all of it
     assert view.corrected(lambda: view.rename(group, "egret"))["changed"]["rows"] == []
-
-
-def test_who_waits_for_news_gets_them_soon(page: OpenPage, window: Window, project: Path) -> None:
-    revision = window.get("state")["revision"].replace(" ", "+")
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(Window(page).get, f"state?since={revision}")
-        time.sleep(0.15)
-        assert not waiting.done()
-        correct(project, lambda registry: edits.rename(registry, 0, "heron"))
-        reply = waiting.result(WAITS_S / 2)  # it would be answered at its end in any case
-    assert reply["undo"]["kind"] == "rename"
-
-
-def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: Path) -> None:
-    registry = registry_in(project).copy()
-    edits.merge(registry, [0, 1])
-    registry.write_to(project / ".promptccd/categories.sqlite")
-    assert len(window.get("state")["groups"]) == KINDS - 1
-    status, _ = window.do(do="rename", category=0, name="heron")
-    assert (status, registry_in(project).category(0).name) == (200, "heron")
 
 
 @pytest.mark.slow
@@ -154,7 +139,7 @@ def test_ports_are_tried_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_features_are_read_while_the_page_waits_and_what_runs_ends_with_it(page, window, monkeypatch) -> None:
-    read, revision = list[object](), window.get("state")["revision"].replace(" ", "+")
+    read, revision = list[object](), window.get("state")["revision"]
     monkeypatch.setattr(server, "_PRELOADS_AFTER_S", 0.0)
     monkeypatch.setattr(server, "_WAKES_EVERY_S", 0.02)
     monkeypatch.setattr(page.project, "rows_by_id", read.append)

@@ -75,11 +75,6 @@ def give_features(registry: CategoryRegistry, *images: Images) -> CategoryRegist
     return registry
 
 
-def can_undo(registry: CategoryRegistry) -> bool:
-    """Whether the newest entry is one of this stage, which `undo` takes back."""
-    return registry.newest is not None
-
-
 def known_registry(num_known: int = 3, per_category: int = 10) -> CategoryRegistry:
     """A labelled stage: true category k is the known category k."""
     images = Images("s0", dict.fromkeys(range(num_known), per_category))
@@ -131,9 +126,3 @@ def random_edit(registry: CategoryRegistry, generator: np.random.Generator) -> E
         (edits.forget, some[:1]),
     ]
     return choices[generator.integers(len(choices))]
-
-
-def sizes_add_up(registry: CategoryRegistry) -> bool:
-    """Whether categories and unassigned images are all images, each once."""
-    counted = sum(each.size for each in registry.categories.values())
-    return counted == len(registry.members) == len(registry.images) - len(registry.unassigned)

@@ -26,15 +26,7 @@ from promptccd.discovery.project import (
 )
 from promptccd.discovery.project.store import CATEGORIES, CATEGORY, stored_key
 from promptccd.errors import DiskError, RegistryError
-from tests.discovery.project.streams import (
-    WIDTH,
-    Images,
-    can_undo,
-    do,
-    give_features,
-    known_registry,
-    sizes_add_up,
-)
+from tests.discovery.project.streams import WIDTH, Images, do, give_features, known_registry
 from tests.messages import TEXT
 
 S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
@@ -176,7 +168,7 @@ def test_it_comes_back_as_it_was_with_what_can_be_undone(registry: CategoryRegis
     (link := path.parent / "link").mkdir()
     (link / CATEGORIES).symlink_to(path)  # as in the cache of the Hub
     assert load_registry(link).state_hash() == found.state_hash() == other.state_hash()
-    while can_undo(other):
+    while other.newest:
         assert found.undo() == other.undo()
         assert found.state_hash() == other.state_hash()
     while other.redo_stack:
@@ -246,6 +238,7 @@ def test_a_model_without_a_registry_gets_one(tmp_path: Path) -> None:
         ({"ids": [0, 0], "names": ["a", "b"], "prototypes": np.eye(2)}, "contradict"),
         ({"prototypes": np.full((1, 1), np.nan)}, "Expected a prototype of"),
         ({"prototypes": np.ones(1)}, "Expected a prototype of"),
+        ({"prototypes": np.ones((1, 0))}, "Expected a prototype of"),
     ):
         values: dict[str, Any] = {"ids": [0], "names": ["a"], "num_known": 1, "prototypes": np.eye(1)}
         with pytest.raises(RegistryError, match=reason):
@@ -360,9 +353,9 @@ def test_whatever_is_changed_in_the_file_it_is_refused_or_whole(path: Path, seed
             continue
         try:
             found = load_registry(path.parent)
-            while can_undo(found):
+            while found.newest:
                 found.undo()
-                assert sizes_add_up(found)
+                assert sum(each.size for each in found.categories.values()) == len(found.members)
         except RegistryError:
             refused += 1
     assert refused > 10
