@@ -1,4 +1,4 @@
-"""Directories that are there whole or not at all."""
+"""Directories that are there whole or not at all, and who may write to a folder."""
 
 import errno
 import os
@@ -7,6 +7,9 @@ import resource
 import signal
 import socket
 import stat
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -26,7 +29,6 @@ from promptccd.disk import (
     make_folder,
     make_inside,
     open_to_change,
-    parsed_json,
     problems_of,
     read_file,
     readable_size,
@@ -39,7 +41,7 @@ from promptccd.disk import (
     write_file,
 )
 from promptccd.errors import DiskError, RunError
-from promptccd.runs.stage import EXEMPLARS, load_exemplars
+from promptccd.locks import FolderLock, owner_of
 from tests.messages import TEXT
 
 
@@ -79,15 +81,8 @@ def changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], obj
 
 def with_files_of_systems(folder: Path) -> None:
     compiled = "__pycache__/handler.cpython-313.pyc"  # of an endpoint that imported it from there
-    for name in (
-        ".DS_Store",
-        "._model.safetensors",
-        "Thumbs.db",
-        "Desktop.ini",
-        ".nfs0012",
-        "@eaDir/a",
-        compiled,
-    ):
+    names = ".DS_Store ._model.safetensors Thumbs.db Desktop.ini .nfs0012 @eaDir/a"
+    for name in (*names.split(), compiled):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"?")
 
@@ -314,59 +309,43 @@ def test_only_leftovers_of_a_killed_writer_go(tmp_path: Path, monkeypatch: pytes
     assert problems_of(folder / "stage1") == problems_of(outside / "kept") == []
 
 
-LINKS = {
-    "to a file": lambda outside: outside / "key",
-    "to a folder": lambda outside: outside / "folder",
-    "to nothing": lambda outside: outside / "absent",
-}
-REPLACERS: dict[str, Callable[[Path], object]] = {
-    "file": lambda path: write_file(path, "text"),
-    "directory": lambda path: write_directory(path, fill),
-    "directory in its place": lambda path: write_directory(path, fill, replace=True),
-}
-CHANGERS: dict[str, Callable[[Path], object]] = {
-    "inner folder": lambda path: make_inside(path.parent, path.name),
-    "lock": open_to_change,
-    "log": lambda path: open_to_change(path, os.O_APPEND),
-    "looked at to be made again": trusted,
-}
+REPLACERS: list[Callable[[Path], object]] = [
+    lambda path: write_file(path, "text"),
+    lambda path: write_directory(path, fill),
+    lambda path: write_directory(path, fill, replace=True),
+]
+CHANGERS: list[Callable[[Path], object]] = [
+    lambda path: make_inside(path.parent, path.name),
+    open_to_change,
+    lambda path: open_to_change(path, os.O_APPEND),
+    trusted,
+]
 
 
-@pytest.fixture
-def outside(tmp_path: Path) -> Path:
-    """What links may lead to; it has to look like this in the end."""
-    folder = tmp_path / "outside"
-    (folder / "folder").mkdir(parents=True)
-    (folder / "key").write_text("key")
-    return folder
-
-
-def untouched(outside: Path) -> bool:
-    names = sorted(item.relative_to(outside).as_posix() for item in outside.rglob("*"))
-    return names == ["folder", "key"] and (outside / "key").read_text() == "key"
-
-
-@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS.keys())
-def test_links_are_replaced_or_refused_and_never_followed(tmp_path: Path, outside: Path, link) -> None:
-    folder = make_folder(tmp_path / "folder")
-    for number, write in enumerate(REPLACERS.values()):
+@pytest.mark.parametrize("target", ["key", "folder", "absent"])
+def test_links_are_replaced_or_refused_and_never_followed(tmp_path: Path, target: str) -> None:
+    outside, folder = tmp_path / "outside", make_folder(tmp_path / "folder")
+    make_folder(outside / "folder")
+    (outside / "key").write_text("key")
+    for number, write in enumerate(REPLACERS):
         name = folder / f"replaced {number}"
-        name.symlink_to(link(outside))
+        name.symlink_to(outside / target)
         try:
             write(name)
             assert not name.is_symlink()
         except OSError as error:
             assert error.errno == errno.ENOTDIR  # no directory is renamed onto a link
-    for number, write in enumerate(CHANGERS.values()):
+    for number, write in enumerate(CHANGERS):
         name = folder / f"changed {number}"
-        name.symlink_to(link(outside))
+        name.symlink_to(outside / target)
         with pytest.raises(RunError, match=TEXT["in-is-a-link-2"].format(name.name, folder)):
             write(name)
-    assert untouched(outside)
+    assert sorted(item.name for item in outside.rglob("*")) == ["folder", "key"]
+    assert (outside / "key").read_text() == "key"
     (tmp_path / "short").symlink_to(folder)  # a folder that a person names may be a link
     write_directory(tmp_path / "short" / "sent", fill)
     assert trusted(folder / "sent")
-    (folder / "sent" / "link").symlink_to(link(outside))
+    (folder / "sent" / "link").symlink_to(outside / target)
     with pytest.raises(RunError, match=TEXT["sent-link-leads-elsewhere"]):
         require_no_links(folder / "sent")
 
@@ -389,10 +368,95 @@ def test_saving_onto_what_is_mapped_leaves_it_whole(tmp_path: Path) -> None:
     assert problems_of(tmp_path / "one") == []
 
 
-def test_json_that_is_nested_too_deeply_is_as_damaged_as_any_other(tmp_path: Path) -> None:
-    for content, said in ((b"[" * 10**5, "nested too deeply"), ("{", "Expecting"), (b"\xff", "decode")):
-        with pytest.raises(ValueError, match=said):
-            parsed_json(content)
-    (tmp_path / EXEMPLARS).write_text("[" * 10**5)
-    with pytest.raises(RunError, match=TEXT["is-damaged-it-is-nested-too"].format(EXEMPLARS)):
-        load_exemplars(tmp_path)
+# Who may write to a folder
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from promptccd.locks import FolderLock
+held = FolderLock(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_lock_names_its_owner_and_ends_when_it_is_closed(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "38_2")
+    monkeypatch.setattr("promptccd.locks._SHORTEST_WAIT_S", 0.05)
+    assert owner_of(tmp_path / "missing") is owner_of(tmp_path) is None
+    held = FolderLock(tmp_path)
+    owner = f"{socket.gethostname()} (process {os.getpid()}, job 38_2)"
+    assert (tmp_path / ".lock-owner").read_text() == owner
+    for name in (owner, "other-computer (process 4711, job 5)"):
+        (tmp_path / ".lock-owner").write_text(f"{name}\nanother line")
+        assert owner_of(tmp_path) == name
+        begun = time.monotonic()
+        with pytest.raises(RunError) as refused:
+            FolderLock(tmp_path, wait_s=0.1)
+        assert time.monotonic() - begun >= 0.1
+        assert str(refused.value).startswith(f"{name} is writing to ")
+    (tmp_path / ".lock-owner").write_text("x" * 201)
+    assert owner_of(tmp_path) == "x" * 200
+    (tmp_path / ".lock-owner").unlink()
+    assert owner_of(tmp_path) == "Another process"
+    held.close()
+    held.close()
+    assert owner_of(tmp_path) is None
+    FolderLock(tmp_path).close()
+
+
+@pytest.mark.moderate
+def test_asking_who_writes_delays_nobody(tmp_path):
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            owner_of(tmp_path)
+
+    FolderLock(tmp_path).close()
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        for _ in range(200):
+            FolderLock(tmp_path).close()
+    finally:
+        ended.set()
+        asking.join()
+
+
+@pytest.mark.moderate
+def test_the_lock_of_a_killed_process_is_free(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        assert f"(process {process.pid})" in (owner_of(tmp_path) or "")
+        with pytest.raises(RunError):
+            FolderLock(tmp_path)
+        process.kill()
+    assert owner_of(tmp_path) is None
+    FolderLock(tmp_path).close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_disk_without_locks_is_reported_and_used(number, tmp_path, monkeypatch, caplog):
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with FolderLock(tmp_path):
+        assert "has no locks" in caplog.text
+        assert owner_of(tmp_path) is None
+
+
+def test_the_lock_of_another_user_is_respected(tmp_path, monkeypatch):
+    def refuse(path, *rest, **named):
+        if str(path).endswith(".lock"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return open_file(path, *rest, **named)
+
+    (tmp_path / ".lock").touch()
+    open_file = os.open
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(DiskError, match="Permission denied"):
+        FolderLock(tmp_path)

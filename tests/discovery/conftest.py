@@ -1,16 +1,22 @@
 """Pictures of a person, a project of them, and sessions over a tiny model that was really trained."""
 
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from accelerate.state import AcceleratorState
 from PIL import Image
+from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, SeenFiles, discover
 from promptccd.discovery.intake.reading import Intake, IntakeFile
 from promptccd.images.decode import decode_image
+from promptccd.models import CategoryDiscoveryModel
 from tests.conftest import coloured_images
 
 KINDS, EACH = 4, 8  # of the photographs of `found_once`
@@ -90,3 +96,18 @@ def image_of(intake: Intake, file: IntakeFile) -> Image.Image:
 def run(model: Path, images: Path, out: Path, *options: object) -> int:
     """``promptccd discover``."""
     return main(["discover", str(model), str(images), "--out", str(out), *map(str, options)])
+
+
+@contextmanager
+def at_forward(act: Callable[[CategoryDiscoveryModel, Tensor], object]) -> Iterator[None]:
+    """Do something whenever a model gets images."""
+
+    def called(module: Any, given: tuple[Tensor, ...]) -> None:
+        if isinstance(module, CategoryDiscoveryModel):
+            act(module, given[0])
+
+    hook = register_module_forward_pre_hook(called)
+    try:
+        yield
+    finally:
+        hook.remove()

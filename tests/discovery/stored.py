@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from promptccd.discovery.intake.seen import SEEN
+from promptccd.discovery.intake.seen import SEEN, SeenFiles
 
 
 def rows_in(path: Path) -> dict[str, list[tuple[object, ...]]]:
@@ -32,19 +32,16 @@ def alter(folder: Path, statement: str) -> None:
 
 
 def relocate(folder: Path, old: str, new: str) -> None:
-    """Replace a part of the paths of seen files."""
-    with closing(sqlite3.connect(folder / SEEN)) as database:
-        paths = [path for (path,) in database.execute("select path from file")]
-        renamed = [(path.replace(old.encode(), new.encode()), path) for path in paths]
-        database.executemany("update file set path = ? where path = ?", renamed)
-        database.commit()
+    """Replace what the paths of seen files begin with."""
+    with closing(SeenFiles(folder)) as seen:
+        seen.relocate(old, new)
 
 
-def copied(place: Path, to: Path, project: str = "found/.promptccd") -> Path:
+def copied(place: Path, to: Path) -> Path:
     """A copy of a project with its photographs, to be changed at will: it is of the copied photographs."""
     shutil.copytree(place, to)
-    relocate(to / project, str(place), str(to))
-    record = to / project / "project.json"
+    relocate(to / "found/.promptccd", str(place), str(to))
+    record = to / "found/.promptccd/project.json"
     record.write_text(record.read_text().replace(str(place), str(to)))
     return to
 

@@ -4,12 +4,11 @@ import hashlib
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.nn import Module
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.discovery import AdaptationOptions, DiscoveryResult, DiscoverySession, adapt, discover
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
@@ -20,10 +19,9 @@ from promptccd.discovery.project.record import BEFORE, CATEGORIES, PROJECT
 from promptccd.disk import problems_of
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
-from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import load_model
 from promptccd.training.progress import StopRequest
-from tests.discovery.conftest import grouped, write_pictures
+from tests.discovery.conftest import at_forward, grouped, write_pictures
 from tests.discovery.corrected import content_of, correct, moved_to, registry_in
 from tests.messages import TEXT
 
@@ -198,10 +196,15 @@ def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(on
     assert registry_in(tmp_path / "spare").category(0).name == "heron"
 
 
-def test_a_bare_backbone_is_refused_before_anything_is_read(backbone_folder, albums, tmp_path):
+def test_a_bare_backbone_and_too_few_images_are_refused_before_they_are_grouped(
+    backbone_folder, session, albums, tmp_path
+):
     with pytest.raises(ConfigurationError, match=TEXT["a-bare-backbone-cannot-be-adapted"]):
         discovered(backbone_folder, albums[0], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    write_pictures(tmp_path / "few", [0, 1, 2], per_category=1)
+    with pytest.raises(DataError, match=TEXT["expected-at-least-4-images-to"]):
+        discover(session, tmp_path / "few", tmp_path / "out", num_categories=99, adaptation=QUICK)
 
 
 def test_the_newest_stage_has_the_greatest_number(tmp_path):
@@ -212,28 +215,17 @@ def test_the_newest_stage_has_the_greatest_number(tmp_path):
     assert newest_stage_in(tmp_path) == tmp_path / "stage10"
 
 
-def test_too_few_images_are_refused_before_they_are_grouped(session, tmp_path):
-    write_pictures(tmp_path / "few", [0, 1, 2], per_category=1)
-    with pytest.raises(DataError, match=TEXT["expected-at-least-4-images-to"]):
-        discover(session, tmp_path / "few", tmp_path / "out", num_categories=99, adaptation=QUICK)
-
-
 def test_an_interrupted_training_leaves_the_session_as_it_was(session, albums):
     grouped(session, albums[0])
     model, state, features = session.model, session.registry.state_hash(), session.current.features
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     stop = StopRequest()
 
-    def send(module: Module, _: object) -> None:  # the student's first step in training
-        if module.training and isinstance(module, CategoryDiscoveryModel):
-            stop.received = signal.SIGTERM
+    def send(model: Any, _: Any) -> None:  # the student's first step in training
+        stop.received = signal.SIGTERM if model.training else None
 
-    hook = register_module_forward_pre_hook(send)
-    try:
-        with pytest.raises(InterruptedRunError, match="Interrupted") as raised:
-            adapt(session, QUICK, stop=stop)
-    finally:
-        hook.remove()
+    with at_forward(send), pytest.raises(InterruptedRunError, match="Interrupted") as raised:
+        adapt(session, QUICK, stop=stop)
     assert raised.value.exit_code == 143
     assert session.model is model
     assert session.current.features is features

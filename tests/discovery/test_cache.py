@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from torch.nn import Module
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch import Tensor
 
 from promptccd.cli.main import main
 from promptccd.data.sources import Stamp
@@ -27,9 +26,8 @@ from promptccd.discovery.project import ProjectView, edits
 from promptccd.discovery.project.record import PROJECT
 from promptccd.errors import DataError
 from promptccd.images import identity
-from promptccd.models import CategoryDiscoveryModel
+from tests.discovery.conftest import at_forward, write_pictures
 from tests.discovery.conftest import run as command
-from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.stored import by_file, rows_in, stored_in, table_of
 from tests.images.test_identity import XMP, exif, photograph, text
@@ -64,18 +62,15 @@ def costs(below: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cost]:
         cost.decoded += 1
         return decode(content, *how, **options)
 
-    def forward(module: Module, given: tuple[object, ...]) -> None:
-        if isinstance(module, CategoryDiscoveryModel):
-            cost.embedded += len(given[0])
+    def embedding(_: object, images: Tensor) -> None:
+        cost.embedded += len(images)
 
-    hook = register_module_forward_pre_hook(forward)
     _opened = []
     try:
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, at_forward(embedding):
             patch.setattr(identity, "decode_image", decoding)
             yield cost
     finally:
-        hook.remove()
         files = [path for path in _opened or () if path.startswith(f"{below}/") and os.path.isfile(path)]
         cost.opened = sorted(os.path.relpath(path, below) for path in files)
         _opened = None

@@ -1,8 +1,11 @@
 """Corrections on disk: the model follows its registry, whole or not at all."""
 
+import itertools
 import re
 import shutil
 import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,9 @@ from promptccd.disk import REPLACED, problems_of
 from promptccd.errors import PromptCCDError, RegistryError, RunError
 from promptccd.runs import load_model
 from tests.conftest import sum_again
-from tests.discovery.corrected import correct, registry_in
+from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import content_of, correct, registry_in
+from tests.discovery.page.conftest import Window, served
 from tests.discovery.stored import alter, stored_in
 from tests.messages import TEXT
 
@@ -33,21 +38,6 @@ def run(trained_run, tmp_path) -> Path:
 def stage(run) -> Path:
     """The newest stage of the run."""
     return run / "stage3"
-
-
-@pytest.fixture(scope="module")
-def found_once(trained_run, albums, tmp_path_factory) -> Path:
-    """What a discovery left."""
-    folder = tmp_path_factory.mktemp("once")
-    stage0 = shutil.copytree(trained_run / "stage0", folder / "stage0")
-    discover(DiscoverySession.open(stage0), albums[0], folder / "found", num_categories=5)
-    return folder / "found"
-
-
-@pytest.fixture
-def found(found_once, tmp_path) -> Path:
-    """The same, to be changed at will."""
-    return Path(shutil.copytree(found_once, tmp_path / "found"))
 
 
 def new_of(folder: Path) -> list[int]:
@@ -90,7 +80,7 @@ def die(*given: object) -> None:
 
 @pytest.mark.moderate
 @pytest.mark.fault(1)
-@pytest.mark.parametrize("place", ["found", "stage"])
+@pytest.mark.parametrize("place", ["project", "stage"])
 def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request, caplog):
     folder = request.getfixturevalue(place)
     for number, name in enumerate(("heron", "egret")):
@@ -109,37 +99,37 @@ def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request
     assert not [*folder.parent.rglob(".edit.json")]
 
 
-def test_an_edit_that_died_before_it_was_done_is_done_and_another_is_not_taken_for_it(found, monkeypatch):
+def test_an_edit_that_died_before_it_was_done_is_done_and_another_is_not_taken_for_it(project, monkeypatch):
     def rename(name: str, **options: Any) -> None:
-        correct(found, (edits.rename, 0, name), command=["rename", "0", name], **options)
+        correct(project, (edits.rename, 0, name), command=["rename", "0", name], **options)
 
-    count = registry_in(found).next_number
+    count = registry_in(project).next_number
     with pytest.raises(Killed), monkeypatch.context() as patch:
         patch.setattr("promptccd.discovery.project.project.write_file", die)
         rename("heron")
-    assert registry_in(found).next_number == count
+    assert registry_in(project).next_number == count
     rename("heron")
-    assert (name_of(found, 0), registry_in(found).next_number) == ("heron", count + 1)
+    assert (name_of(project, 0), registry_in(project).next_number) == ("heron", count + 1)
     with pytest.raises(Killed):
         rename("a", report=die)
     for name in ("b", "a"):
         rename(name)
-        assert name_of(found, 0) == name
+        assert name_of(project, 0) == name
 
 
-def test_a_correction_that_a_later_stage_does_not_know_is_said(run, caplog):
-    correct(run / "stage2", (edits.rename, 0, "heron"))
-    assert TEXT["stage3-was-made-before-this-correction"] in caplog.text
-    caplog.clear()
-    correct(run / "stage3", (edits.rename, 0, "heron"))
-    assert "was made before" not in caplog.text
-
-
-def test_two_windows_of_a_stage_keep_the_corrections_of_each_other(stage):
+@pytest.mark.fault(12)
+def test_two_windows_of_a_stage_in_use_keep_the_corrections_of_each_other(stage):
+    """Its weights stay mapped in the process that has loaded them, while the file is replaced."""
+    model = load_model(stage)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
     one, other = Project(stage), Project(stage)
     one.rename(0, "heron")
     other.rename(1, "egret")
     assert [name_of(stage, each) for each in (0, 1)] == ["heron", "egret"]
+    after = load_model(stage).state_dict()
+    assert before.keys() == after.keys()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]) and torch.equal(value, after[name])
 
 
 @pytest.mark.moderate
@@ -160,25 +150,25 @@ def test_a_stage_of_a_run_is_split_by_its_features(stage, tmp_path):
         Project(alone).split(new_of(alone)[0], [])
 
 
-def test_in_a_discovery_prototypes_follow_the_images(found):
-    first, second, *_ = new_of(found)
-    registry = registry_in(found)
+def test_in_a_discovery_prototypes_follow_the_images(project):
+    first, second, *_ = new_of(project)
+    registry = registry_in(project)
     key = registry.members_of(first)[0]
     before = registry.prototypes[registry.category(first).prototype_row].copy()
-    project = Project(found)
-    project.move([key], second)
-    held = weakref.ref(project)
-    del project
+    opened = Project(project)
+    opened.move([key], second)
+    held = weakref.ref(opened)
+    del opened
     assert held() is None, "its file is closed as soon as nobody holds it"
-    registry = registry_in(found)
+    registry = registry_in(project)
     assert registry.members[key] == second
     assert (registry.prototypes[registry.category(first).prototype_row] != before).any()
     members = registry.members_of(second)
-    Project(found).dissolve(second)
-    registry = registry_in(found)
+    Project(project).dissolve(second)
+    registry = registry_in(project)
     assert all(key in registry.members for key in members), "they go to the nearest categories"
     with pytest.raises(RegistryError, match=TEXT["was-rejected-as-a-category"]):
-        Project(found).dissolve(second)
+        Project(project).dissolve(second)
     time = registry.log[-1].time  # UTC, to the second
     assert time is not None and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", time)
     assert abs(datetime.fromisoformat(time) - datetime.now(UTC)) < timedelta(minutes=1)
@@ -194,29 +184,32 @@ def test_in_a_run_images_of_a_dissolved_category_are_unassigned_and_it_is_said(s
     assert len(registry_in(stage).unassigned) == size
 
 
-def test_lost_features_are_said_where_nothing_can_be_done_without(found, session, albums):
-    first, second, *_ = new_of(found)
-    before = stored_in(found / PROJECT)["feature"]
-    alter(found / PROJECT, "delete from feature")
+def test_lost_features_are_said_where_nothing_can_be_done_without(project, found_once, tiny_backbone):
+    first, second, *_ = new_of(project)
+    before = stored_in(project / PROJECT)["feature"]
+    alter(project / PROJECT, "delete from feature")
     with pytest.raises(RegistryError, match=TEXT["none-of-the-images-of-category"]):
-        Project(found).split(first, [])
-    row = registry_in(found).category(second).prototype_row
-    Project(found).move(registry_in(found).members_of(first)[:1], second)
+        Project(project).split(first, [])
+    row = registry_in(project).category(second).prototype_row
+    Project(project).move(registry_in(project).members_of(first)[:1], second)
     # It stays where nobody can say where it should be.
-    assert registry_in(found).category(second).prototype_row == row
-    discover(session, albums[0], found)
-    assert stored_in(found / PROJECT)["feature"] == before
-    Project(found).split(first, [])
+    assert registry_in(project).category(second).prototype_row == row
+    discover(DiscoverySession.open(tiny_backbone), found_once / "album", project)
+    assert stored_in(project / PROJECT)["feature"] == before
+    Project(project).split(first, [])
 
 
-def test_a_correction_says_what_does_not_show_it_yet(found, run, caplog):
-    """A table of the old names lay there, and nothing said so."""
-    for folder, is_logged in ((found, True), (run / "stage3", False)):
+def test_a_correction_says_what_does_not_show_it_yet(project, run, caplog):
+    """A table of the old names lay there, and nothing said so; and later stages were made without it."""
+    correct(run / "stage2", (edits.rename, 0, "heron"))
+    assert TEXT["stage3-was-made-before-this-correction"] in caplog.text
+    for folder, is_logged in ((project, True), (run / "stage3", False)):
         caplog.clear()
         with caplog.at_level("INFO"):
             assert main(["categories", str(folder), "rename", str(new_of(folder)[0]), "heron"]) == 0
         said = f"The next promptccd discover with --out {folder} brings discovery.html and assignments.csv up to date."
         assert (said in caplog.text) == is_logged
+        assert "was made before" not in caplog.text
 
 
 def test_old_checkpoints_get_a_registry_with_their_first_edit(stage):
@@ -245,18 +238,6 @@ def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(stage, tmp_path):
     assert (tmp_path / "key").read_text() == "key"
 
 
-@pytest.mark.fault(12)
-def test_a_stage_that_is_in_use_is_edited_whole(stage):
-    """Its weights stay mapped in the process that has loaded them, while the file is replaced."""
-    model = load_model(stage)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    correct(stage, (edits.rename, 0, "heron"))
-    after = load_model(stage).state_dict()
-    assert before.keys() == after.keys()
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name]) and torch.equal(value, after[name])
-
-
 def test_other_folders_are_named(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(PromptCCDError, match=TEXT["holds-no-registry-nothing-is-at"]):
@@ -278,3 +259,133 @@ def test_a_process_killed_between_two_renames_loses_nothing(run):
     correct(stage, (edits.rename, 0, "stork"))  # the same stage
     assert registry_in(stage).category(0).name == "stork"
     assert {path.name for path in run.glob(".*")} == {".lock", ".lock-owner"}
+
+
+# Whoever corrects, the bytes are the same: command line, window of `open`, visitor of the Space, Python
+
+
+Do = Callable[..., None]
+Way = Callable[[Path], AbstractContextManager[Do]]
+
+
+@pytest.fixture(scope="module")
+def three_stages(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `discover` left of three albums, one after the other, and the albums beside it."""
+    folder = tmp_path_factory.mktemp("three")
+    for stage in range(3):
+        write_pictures(folder / f"album{stage}", [2 * stage, 2 * stage + 1, 2 * stage + 2], 7)
+        album = folder / f"album{stage}"
+        discover(DiscoverySession.open(tiny_backbone), album, folder / "found", num_categories=3 + 2 * stage)
+    return folder
+
+
+@contextmanager
+def by_command(out: Path) -> Iterator[Do]:
+    """``promptccd categories``."""
+
+    def do(what: str, **values: Any) -> None:
+        named = {"None": "none", "True": "same", "False": "different"}
+        listed = [each if isinstance(each, list) else [each] for each in values.values()]
+        words = [named.get(word, word) for word in map(str, itertools.chain(*listed))]
+        action = {"set_aside": "aside", "set_images_aside": "aside", "restore": "back"}.get(what, what)
+        assert main(["categories", str(out), action, *words]) == 0
+
+    yield do
+
+
+@contextmanager
+def by_python(out: Path) -> Iterator[Do]:
+    """The methods of `Project`."""
+    project = Project(out)
+    yield lambda what, **values: getattr(project, what)(**values)
+
+
+def asked(state: dict[str, Any], keys: Sequence[str], what: str, **values: Any) -> tuple[str, dict[str, Any]]:
+    """Where a window sends a correction, and what."""
+    sent: dict[str, Any] = {"do": what, "generation": state["generation"], **values}
+    sent |= {name: keys.index(values[name]) for name in ("first", "second") if name in values}
+    if "images" in values:
+        sent["images"] = [keys.index(each) for each in values["images"]]
+    if what in ("undo", "redo"):
+        sent["number"] = state[what]["number"]
+    if what == "regroup":
+        return "api/regroup", {"count": values["num_categories"]}
+    return "api/edit", sent
+
+
+@contextmanager
+def by_window(out: Path) -> Iterator[Do]:
+    """A window of `open`, over HTTP."""
+    with served(out) as page:
+        window = Window(page)
+
+        def do(what: str, **values: Any) -> None:
+            place, sent = asked(window.get("state"), page.project.photos.keys, what, **values)
+            status, _, reply = window.ask(f"/{place}", sent)
+            assert status == 200, reply
+
+        yield do
+
+
+@contextmanager
+def by_visitor(out: Path) -> Iterator[Do]:
+    """A visitor's browser at a Space, over HTTP; `out` is where their groups lie."""
+    from tests.spaces.conftest import serving
+
+    with serving(Path("photographs"), out.parent) as server, server.visitor() as visitor:
+        (visit,) = server.space.visits._open.values()
+        shutil.copytree(out, visit.groups)
+        visit.renew()
+        keys = visit.project.photos.keys
+
+        def do(what: str, **values: Any) -> None:
+            place, sent = asked(visitor.get(f"{visitor.base}api/state").json(), keys, what, **values)
+            reply = visitor.post(visitor.base + place, json=sent, headers={"origin": server.url[:-1]})
+            assert reply.status_code == 200, reply.text
+
+        yield do
+        shutil.copytree(visit.groups, out, dirs_exist_ok=True)
+
+
+def corrections(out: Path) -> list[dict[str, Any]]:
+    """Every kind of correction, with images of all three stages among them."""
+    registry = registry_in(out)
+    by_stage = [[key for key, stage in sorted(registry.images.items()) if stage == each] for each in range(3)]
+    newest = [each.id for each in registry.active if not each.is_fixed(registry.stage)]
+    groups = sorted((each.id for each in registry.active), key=lambda each: -registry.category(each).size)
+    old = [key for key in by_stage[0] + by_stage[1] if registry.members[key] not in newest]
+    return [
+        {"what": "rename", "category": groups[0], "name": "night heron"},
+        {"what": "move", "to": newest[0], "images": [old[0], old[-1], by_stage[2][0]]},
+        {"what": "move", "to": None, "images": [by_stage[2][1], old[1]]},
+        {"what": "split", "category": groups[0]},
+        {"what": "gather", "images": [by_stage[0][2], by_stage[1][2], by_stage[2][2]]},
+        {"what": "undo"},
+        {"what": "redo"},
+        {"what": "answer", "first": by_stage[1][3], "second": by_stage[2][3], "same": False},
+        {"what": "answer", "first": by_stage[0][4], "second": by_stage[2][4], "same": True},
+        {"what": "confirm", "images": [by_stage[2][5]]},
+        {"what": "set_images_aside", "images": [by_stage[0][6], by_stage[2][6]]},
+        {"what": "set_images_aside", "images": [by_stage[1][6]]},
+        {"what": "set_aside", "category": newest[-1]},
+        {"what": "restore", "category": newest[-1]},
+        {"what": "merge", "categories": groups[1:3]},
+        {"what": "dissolve", "category": newest[-1]},
+        {"what": "undo"},
+        {"what": "regroup", "num_categories": 9},
+    ]
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize("way", [by_command, by_window, by_visitor])
+def test_every_way_leaves_the_bytes_of_python(way, three_stages, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Project, "now", lambda project: "2026-01-01T00:00:00+00:00")
+    left, todo = [], corrections(three_stages / "found")
+    for name, make in (("a", by_python), ("b", way)):
+        folder = Path(shutil.copytree(three_stages / "found", tmp_path / name / "found"))
+        with make(folder) as do:
+            for each in todo:
+                do(**each)
+        left.append(content_of(folder))
+    assert left[0] == left[1]
+    assert len(registry_in(tmp_path / "a/found").log) > 10

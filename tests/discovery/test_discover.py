@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from torch.nn import Module
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.discovery import discover
 from promptccd.discovery.checkpoint import found_with, save_progress
@@ -22,8 +20,7 @@ from promptccd.discovery.exports.rows import WAITS
 from promptccd.discovery.project.record import PROJECT, RECORD, read_record
 from promptccd.errors import ConfigurationError, DataError, DiskError, RunError
 from promptccd.locks import FolderLock
-from promptccd.models import CategoryDiscoveryModel
-from tests.discovery.conftest import grouped, run, write_pictures
+from tests.discovery.conftest import at_forward, grouped, run, write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS, write_hostile
 from tests.discovery.stored import alter, stored_in, table_of
@@ -144,16 +141,8 @@ def test_a_folder_that_cannot_be_written_is_named(session, albums, out, tmp_path
 )
 def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, found, capsys, number):
     before, sent = written(found), []
-
-    def send(module: Module, _: object) -> None:
-        if isinstance(module, CategoryDiscoveryModel) and not sent:
-            sent.append(os.kill(os.getpid(), number))
-
-    hook = register_module_forward_pre_hook(send)
-    try:
+    with at_forward(lambda *given: sent or sent.append(os.kill(os.getpid(), number))):
         assert run(stage0, albums[1], found) == 128 + number
-    finally:
-        hook.remove()
     assert "Interrupted" in capsys.readouterr().err
     assert written(found) == before
     assert run(stage0, albums[1], found) == 0

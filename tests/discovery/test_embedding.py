@@ -160,16 +160,13 @@ def test_precision_follows_the_device(monkeypatch):
         resolve_precision("half", CPU)
 
 
-def test_bare_backbone_gives_its_class_token(backbone_folder, folder):
+def test_bare_backbone_gives_its_class_token_of_the_view_beside_it(backbone_folder, folder, tmp_path):
     model, view = load_embedder(backbone_folder)
     assert view(Image.new("RGB", (30, 20))).shape == (3, 16, 16)
     found = embed_images(model, view, folder, batch_size=None, precision="fp32")
     expected = expected_of(folder, view, lambda pixels: model.backbone(pixels).last_hidden_state[:, 0])
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
     assert model_fingerprint(load_embedder(backbone_folder)[0]) == model_fingerprint(model)
-
-
-def test_view_beside_a_backbone_is_used(backbone_folder, tmp_path):
     copied = shutil.copytree(backbone_folder, tmp_path / "backbone")
     build_image_processor(ViewOptions(image_size=8, resize_size=9)).save_pretrained(copied)
     assert load_embedder(copied)[1](Image.new("RGB", (30, 20))).shape == (3, 8, 8)

@@ -99,7 +99,7 @@ def pictures(tmp_path: Path) -> tuple[Path, list[str], np.ndarray]:
     return tmp_path / "photos", names, np.array(rows)
 
 
-def test_images_are_found_by_path_name_or_content(pictures, out, tmp_path):
+def test_images_are_found_by_path_name_or_content_and_those_without_features_named(pictures, out, tmp_path):
     folder, names, rows = pictures
     hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
     unit = GivenFeatures.of(rows).rows
@@ -115,10 +115,6 @@ def test_images_are_found_by_path_name_or_content(pictures, out, tmp_path):
     assert (out / "discovery.html").is_file()
     with pytest.raises(DataError, match="without a model"):
         save_checkpoint(session, tmp_path / "stage")
-
-
-def test_images_without_features_are_named(pictures, out):
-    folder, names, rows = pictures
     session = DiscoverySession.from_features(rows[:20], names[:20])
     with pytest.raises(DataError, match=TEXT["10-of-30-images-have-no"]):
         discover(session, folder, out)

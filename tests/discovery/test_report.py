@@ -11,7 +11,6 @@ from promptccd.discovery import assignment_rows
 from promptccd.discovery import report as page_module
 from promptccd.discovery.project import edits
 from promptccd.discovery.report import write_page
-from tests.browsing import Visit
 from tests.discovery.conftest import grouped, write_pictures
 
 NAMES = [
@@ -41,7 +40,7 @@ def page(session, albums, tmp_path):
 
 
 @pytest.mark.moderate
-def test_names_are_text_and_nothing_is_asked_of_the_network(page, visit: Visit) -> None:
+def test_names_are_text_nothing_is_asked_of_the_network_and_a_phone_shows_it(page, visit, tmp_path) -> None:
     session, rows, path = page
     dialogs = []
     visit.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
@@ -65,11 +64,6 @@ def test_names_are_text_and_nothing_is_asked_of_the_network(page, visit: Visit) 
     for phrase in ("Renamed", "Retired", "merged into", "Grown"):
         assert phrase in text
 
-
-@pytest.mark.moderate
-def test_a_picture_is_enlarged_and_the_page_fits_a_phone(page, visit: Visit, tmp_path) -> None:
-    session, rows, path = page
-    visit.page.goto(path.as_uri())
     picture, other = (visit.page.locator(".thumbs img").nth(each) for each in (0, 1))
     before, beside = picture.bounding_box(), other.bounding_box()
     picture.click()

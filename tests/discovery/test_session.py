@@ -21,17 +21,22 @@ def largest_new(session: DiscoverySession) -> list[int]:
     return [view.id for view in group_views(session) if view.origin == "new" and view.size]
 
 
-def test_the_same_images_again_change_nothing(session, albums):
-    grouped(session, albums[0])
+def test_the_same_images_again_change_nothing_and_a_number_that_is_given_later_no_estimate(session, albums):
+    estimate = grouped(session, albums[0]).estimate
+    assert estimate.is_estimate
     state, rows = session.registry.state_hash(), assignment_rows(session)
     grouped(session, albums[0])
     assert session.current.stage == 1
     assert session.registry.state_hash() == state
     assert assignment_rows(session) == rows
     assert session.change.new, "what changed is told from before the stage, not from before the repetition"
+    session.group(session.num_categories)
+    assert session.estimate == estimate
 
 
-def test_a_named_category_is_fixed_for_the_next_grouping(session, albums):
+def test_a_named_category_is_fixed_for_the_next_grouping_and_a_saved_session_predicts_like_it(
+    session, albums, tmp_path
+):
     grouped(session, albums[0])
     new = largest_new(session)[0]
     assert new not in session.grouping.fixed
@@ -45,24 +50,6 @@ def test_a_named_category_is_fixed_for_the_next_grouping(session, albums):
     assert np.abs(session.registry.prototypes[kept.prototype_row] - prototype).max() < 1e-5
     with pytest.raises(DataError, match=TEXT["expected-3-num-categories"]):
         session.group(2)
-
-
-def test_a_named_category_keeps_its_images_when_the_stage_is_grouped_again(session, albums):
-    """A Space groups again with a trained model."""
-    new, _ = largest_new(grouped(session, albums[2], num_categories=4))
-    images = session.registry.members_of(new)
-    edits.rename(session.registry, new, "herons of two kinds")
-    session.group(7)
-    assert set(session.registry.members_of(new)) >= set(images)
-    for identity in largest_new(session)[1:]:
-        edits.rename(session.registry, identity, f"bird {identity}")
-    with pytest.raises(DataError, match=TEXT["all-24-images-are-ignored-named"]):
-        session.group(9)
-
-
-def test_a_saved_session_predicts_like_the_session(session, albums, tmp_path):
-    grouped(session, albums[0])
-    edits.rename(session.registry, largest_new(session)[0], "heron")
     folder = save_checkpoint(session, tmp_path / "saved")
     model = load_model(folder)
     assert "heron" in model.config.category_names
@@ -77,6 +64,19 @@ def test_a_saved_session_predicts_like_the_session(session, albums, tmp_path):
     # In spreads of a category, by the model in single and by the session in double precision.
     torch.testing.assert_close(found.distances[same], placed.distances[same], rtol=1e-4, atol=1e-5)
     assert load_registry(folder).state_hash() == session.registry.state_hash()
+
+
+def test_a_named_category_keeps_its_images_when_the_stage_is_grouped_again(session, albums):
+    """A Space groups again with a trained model."""
+    new, _ = largest_new(grouped(session, albums[2], num_categories=4))
+    images = session.registry.members_of(new)
+    edits.rename(session.registry, new, "herons of two kinds")
+    session.group(7)
+    assert set(session.registry.members_of(new)) >= set(images)
+    for identity in largest_new(session)[1:]:
+        edits.rename(session.registry, identity, f"bird {identity}")
+    with pytest.raises(DataError, match=TEXT["all-24-images-are-ignored-named"]):
+        session.group(9)
 
 
 @pytest.mark.fault(28)
@@ -156,10 +156,3 @@ def test_a_registry_of_another_width_is_refused(stage0):
     sum_again(stage0)
     with pytest.raises(RegistryError, match=TEXT["prototypes-of-5-values-its-model"]):
         DiscoverySession.open(stage0)
-
-
-def test_a_number_that_is_given_later_leaves_the_estimate_as_it_was(session, albums):
-    before = grouped(session, albums[0]).estimate
-    assert before.is_estimate
-    session.group(session.num_categories)
-    assert session.estimate == before

@@ -156,13 +156,11 @@ def test_side_files_say_the_group_and_lie_as_the_photographs_do(here: Path) -> N
                 assert words in ([group.get(digest(path))], [group.get(digest(path), "").replace("|", "/")])
     assert before == sorted(path for card in ("card A", "card B") for path in (here / card).rglob("*"))
 
-
-def test_camera_raw_gets_the_name_that_lightroom_looks_for(here: Path) -> None:
-    path = sorted((here / "card A").glob("3-*"))[0]
+    path = sorted((here / "card A").glob("3-*"))[0]  # the name that Lightroom looks for beside a camera RAW
     other = sorted((here / "card A").glob("4-*"))[0]  # made from the RAW, so both have the one name
     for each, suffix in ((path, ".NEF"), (other, ".DNG")):
-        each.rename(path.with_suffix(suffix))
-        relocate(here / "found/.promptccd", each.name, f"{path.stem}{suffix}")
+        renamed = each.rename(path.with_suffix(suffix))
+        relocate(here / "found/.promptccd", str(each), str(renamed))
     export(here, "sidecars")
     assert export(here, "sidecars")["sidecars"].written == 0
     made = {each.name for each in (here / "found/sidecars/card A").glob(f"{path.stem}.*")}

@@ -265,6 +265,3 @@ def test_a_moment_stays_together_unless_people_said_otherwise():
     assert units.sizes.tolist() == [2, 1, 1, 1, 1, 1, 1]
     assert units.weights.tolist() == [10, 5, 5, 1, 5, 5, 5]
     assert torch.allclose(units.points[0], torch.tensor([0.5, 0, 0, 0.5]))
-
-
-# What a person sees

@@ -1,10 +1,10 @@
-"""What a person sets aside leaves the result and every later grouping, and what is like it goes there by itself.
+"""What is remembered of earlier images, what a person set aside, and photographs that are grouped again.
 
-Photographs that are grouped already are grouped again into fewer or more groups: what a person said stays.
+What is set aside leaves the result and every later grouping, and what is like it goes there by itself.
 """
 
-import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,24 @@ from promptccd.discovery import (
     discover,
     stage_grouping,
 )
+from promptccd.discovery.grouping import EarlierImages, KnownCategories
 from promptccd.discovery.project import CategoryRegistry, GoneError, StageGroups, edits
+from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.record import PROJECT, RECORD
+from promptccd.discovery.stage_grouping import StageGrouping
 from promptccd.errors import RegistryError
+from promptccd.models import CategorySpread
+from promptccd.models.assignment import assign
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 from tests.messages import TEXT
 
 KINDS, EACH, JUNK, WIDTH = 4, 30, 150, 24
-SPACE = "ab" * 32
+SPACE, AXES = "space", np.eye(4)
 
 
 def key_of(number: int) -> str:
-    return hashlib.sha256(str(number).encode()).hexdigest()
+    return f"{number:064x}"
 
 
 def points(centre: Tensor, count: int, spread: float, generator: torch.Generator) -> Tensor:
@@ -73,7 +78,7 @@ def kinds_apart(registry: CategoryRegistry) -> bool:
 
 def group_again(session: DiscoverySession) -> CountEstimate:
     fixed = [each.id for each in session.registry.active if each.named]
-    grouping = stage_grouping.StageGrouping(session.registry, SPACE, session.seen, fixed)
+    grouping = StageGrouping(session.registry, SPACE, session.seen, fixed)
     images = grouping.newest()
     assert images is not None
     return grouping.group(images)[1]
@@ -196,3 +201,95 @@ def test_a_group_that_is_none_goes_to_none_where_a_person_says_so(project: Path)
     members = registry_in(project).members_of(0)
     assert main(["categories", str(project), "dissolve", "0", "none"]) == 0
     assert not any(key in registry_in(project).members for key in members)
+
+
+# Earlier images
+
+
+def seen(counts: list[int]) -> CategoryRegistry:
+    """A stage for each number, of so many images; even ones are in category 0, odd ones in category 1."""
+    registry, first = CategoryRegistry(), 0
+    for stage, count in enumerate(counts):
+        numbers = np.arange(first, first + count)
+        ids = [0, 1] if stage else None
+        registry.observe(stage, StageGroups([*map(key_of, numbers)], numbers % 2, AXES[:2], ids))
+        first += count
+    return registry
+
+
+def kept(folder: Path, count: int) -> SeenFiles:
+    cache = SeenFiles(folder)
+    cache.store_features(SPACE, [*map(key_of, range(count))], torch.from_numpy(AXES[np.arange(count) % 2]))
+    return cache
+
+
+def test_earlier_images_are_those_of_stages_before_each_moment_once(tmp_path: Path) -> None:
+    registry, cache = seen([100, 40, 30]), kept(tmp_path, 130)
+    cache.store_followers([], {key_of(1): key_of(0), key_of(101): key_of(100)})
+    edits.move(registry, [key_of(4)], None)
+    found = StageGrouping(registry, SPACE, cache).before(2, 50, [1, 0])
+    assert found is not None and found.newest == 2
+    numbers = [each for each in range(130) if each not in (1, 101)]  # of 130 to 139 there are no features
+    assert found.stages.tolist() == [int(each >= 100) for each in numbers]
+    rows = [NO_CATEGORY if each == 4 else 1 - each % 2 for each in numbers]
+    assert found.rows.tolist() == rows, "rows of the ids as they are given"
+    assert found.features.tolist() == AXES[np.array(numbers) % 2].tolist()
+
+
+def test_with_too_few_earlier_images_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    registry, cache = seen([120, 5]), kept(tmp_path, 120)
+    past = StageGrouping(registry, SPACE, cache)
+    assert past.before(1, 240, [0, 1]) is not None
+    assert past.before(1, 241, [0, 1]) is None  # less than one for two new ones
+    cache.store_followers([], {key_of(each): key_of(0) for each in range(1, 22)})
+    assert past.before(1, 5, [0, 1]) is None  # 99
+
+
+def test_of_many_earlier_images_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_grouping, "MOST_REMEMBERED", 110)
+    registry, cache = seen([400, 5]), kept(tmp_path, 400)
+    drawn = [StageGrouping(registry, SPACE, cache, seed=seed).before(1, 5, [0, 1]) for seed in (1, 1, 2)]
+    one, same, other = (each.rows.tolist() for each in drawn)
+    assert len(one) == len(other) == 110
+    assert one == same != other
+
+
+def test_features_come_in_the_order_of_the_keys(tmp_path: Path) -> None:
+    registry, cache = seen([6]), kept(tmp_path, 4)
+    keys = [key_of(3), key_of(9), key_of(0)]
+    assert list(StageGrouping(registry, SPACE, cache).features(keys)) == [key_of(3), key_of(0)]
+    assert not StageGrouping(registry, "another", cache).features(keys)
+    cache.store_features("wide", [key_of(0)], torch.ones(1, len(AXES) + 1))
+    assert not StageGrouping(registry, "wide", cache).features(keys)
+
+
+def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path: Path) -> None:
+    registry, cache = seen([6]), kept(tmp_path, 5)
+    edits.move(registry, [key_of(0)], None)
+    clusters = np.array([1, 0, *[NO_CATEGORY] * 3])
+    registry.observe(0, StageGroups([*map(key_of, range(1, 6))], clusters, AXES[:2], [0, 1]))
+    past = StageGrouping(registry, SPACE, cache)
+    assert past.waiting == [key_of(3), key_of(4), key_of(5)], "a person took the first one out"
+    assert past.likest() == {key_of(3): 1, key_of(4): 0}, "the last one has no features"
+    edits.move(registry, [key_of(3)], 1)
+    edits.confirm(registry, [key_of(3)])
+    assert past.waiting == [key_of(4), key_of(5)]
+
+
+def test_what_waited_and_fits_now_comes_along_unless_it_is_among_the_new_images(tmp_path: Path) -> None:
+    registry, cache = seen([6]), SeenFiles(tmp_path)
+    clusters = np.array([*[NO_CATEGORY] * 4, 0, 1])
+    registry.observe(0, StageGroups([*map(key_of, range(6))], clusters, AXES[:2], [0, 1]))
+    features = torch.from_numpy(AXES[[1, 3, 2, 2]])  # 1 is far from all
+    cache.store_features(SPACE, [*map(key_of, range(4))], features)
+    past = StageGrouping(registry, SPACE, cache)
+    prototypes = torch.from_numpy(AXES[:3]).float()
+    found = assign(prototypes, prototypes, [0, 1, 2], temperature=0.1, keys=["a", "b", "c"])
+    earlier = EarlierImages(prototypes[:2], torch.tensor([0, 1]), torch.tensor([0, 0]), 1)
+    spread = CategorySpread(torch.eye(len(AXES)), torch.full((2,), 0.1), 0.1, 1.5, 2.0, 4.0, 0.1, 1.0)
+    known = KnownCategories((0, 1), prototypes[:2], spread, earlier)
+    fits = past.fitting(found, known, {key_of(3)})
+    assert fits is not None and (fits.keys, fits.category_ids.tolist()) == ((key_of(0), key_of(2)), [1, 2])
+    assert past.fitting(found, known, {key_of(0), key_of(2), key_of(3)}) is None
+    for unknown in (replace(known, spread=None), replace(known, earlier=None)):
+        assert past.fitting(found, unknown, set()) is None
