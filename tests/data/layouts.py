@@ -208,23 +208,6 @@ def _splits(folder: Path, first_of: Mapping[str, int], **form: Any) -> Path:
     return folder
 
 
-def _empty_folders(folder: Path) -> Path:
-    for name in ("zebra", "boat/empty", "train"):
-        (folder / name).mkdir(parents=True)
-    return categories(folder)
-
-
-def _workbook(folder: Path) -> Path:
-    import openpyxl
-
-    listed(folder)
-    book = openpyxl.Workbook()
-    for row in csv.reader((folder / "list.csv").read_text("utf-8").splitlines()):
-        book.active.append(row)
-    book.save(folder / "list.xlsx")
-    return folder / "list.xlsx"
-
-
 def _addresses(folder: Path, name: str) -> Path:
     return listed(folder, more=[f"{name},cat"])
 
@@ -258,7 +241,6 @@ LAYOUTS: dict[str, Case] = {
         categories(folder), {"cover.png": 20, "boat/edited/raw/21.png": 21}
     ),
     "folders two deep": lambda folder: _splits(folder, {"pets": 0, "cars": 10}),
-    "empty folders": _empty_folders,
     "hidden files": lambda folder: written(
         categories(folder), {"boat/.hidden.png": 20, ".secret/a.png": 21, ".png": 22}
     ),
@@ -277,16 +259,12 @@ LAYOUTS: dict[str, Case] = {
     "nothing there": lambda folder: folder / "gone",
     "an archive": lambda folder: put(folder / "photos.zip", b"PK\x03\x04"),
     "a list": listed,
-    "a list of another order of columns": lambda folder: listed(
-        folder, head="Label,noted,File Name", path="kind {}", labels=[f"{'ab'[n % 2]},photos/{n}.png" for n in range(4)]
-    ),
     "a list with missing labels and streams": _missing_labels,
     "a list of missing files": lambda folder: listed(folder, more=["photos/gone.png,cat", "photos/50.png,dog"]),
     "a list of a path elsewhere": lambda folder: _addresses(folder, "../elsewhere.png"),
     "a list of an address": lambda folder: _addresses(folder, "https://example.org/a.png"),
     "a list of Windows' drive": lambda folder: _addresses(folder, "C:\\photos\\a.png"),
     "a list with a short row": lambda folder: listed(folder, more=["photos/0.png"]),
-    "a workbook": _workbook,
     "metadata.csv": lambda folder: described(folder, ".", "csv"),
     "metadata.jsonl": lambda folder: described(folder, ".", "jsonl"),
     "metadata.csv in splits": lambda folder: described(described(folder, "train", "csv"), "test", "csv", 10),

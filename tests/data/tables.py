@@ -289,22 +289,8 @@ def parquet(kind: str) -> Make:
 # Words for no label, several labels, and splits
 
 WORDS = [
-    "a",
-    "b",
-    "",
-    "NA",
-    "nan",
-    "NaN",
-    "None",
-    "null",
-    "NULL",
-    "N/A",
-    "#N/A",
-    "<NA>",
-    "-1",
-    "Unlabelled",
-    "a",
-]
+    "a", "b", "", "NA", "nan", "NaN", "None", "null", "NULL", "N/A", "#N/A", "<NA>", "-1", "Unlabelled", "a",
+]  # fmt: skip
 IDS = ["0", "1", "-1", "2", "-1", "0"]
 SPLIT = ["train", "test", "train", "val", "test", "train"]
 SEVERAL: dict[str, tuple[str, list[str]]] = {  # the mark, and cells

@@ -1,7 +1,8 @@
-"""The split rules, held to the declared counts: the paper's, MetaGCD's sessions, the redrawn streams of C-GCD."""
+"""The split rules and their counts: the paper's, MetaGCD's sessions, the redrawn streams of C-GCD, the spectrum."""
 
 import itertools
 import json
+import math
 import os
 from pathlib import Path
 
@@ -11,27 +12,19 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 from PIL import ImageOps
 
 from promptccd.data import CategorySplit, LabelledStage, StageStream
+from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.labels import Layout
-from promptccd.data.splits import PAPER_CUTS, cut_by_rule, cut_sizes
-from promptccd.errors import DataError, SplitMismatchError
+from promptccd.data.splits import cut_by_rule, spectrum_split
+from promptccd.errors import ConfigurationError, DataError, SplitMismatchError
+from promptccd.runs import stage_stream
+from promptccd.training.options import DataArguments
+from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images
+from tests.messages import TEXT
 
 CIFAR100 = Path(
     os.environ.get("PROMPTCCD_CIFAR100", Path(__file__).parents[3] / "shared" / "data" / "cifar100")
 )
-
-
-@pytest.mark.parametrize(
-    ("num_images", "known", "first", "second"),
-    [
-        (500, [435, 35, 15, 15], [350, 100, 50], [450, 50]),
-        (100, [87, 7, 3, 3], [70, 20, 10], [90, 10]),
-        (50, [43, 3, 2, 2], [35, 10, 5], [45, 5]),
-        (30, [26, 2, 1, 1], [21, 6, 3], [27, 3]),
-    ],
-)
-def test_rounding_of_the_paper(num_images: int, known: list, first: list, second: list) -> None:
-    assert [cut_sizes(num_images, row) for row in PAPER_CUTS] == [known, first, second, [num_images]]
 
 
 def cut(
@@ -49,8 +42,9 @@ def cut(
         ([140, 20, 20, 20], 500, [60900, 11900, 13100, 14100], [0.4118, 0.1603, 0.1489]),
         ([70, 10, 10, 10], 100, [6090, 1190, 1310, 1410], [0.4118, 0.1603, 0.1489]),
         ([140, 20, 20, 20], 50, [6020, 1120, 1380, 1480], [0.375, 0.2029, 0.1892]),
+        ([140, 20, 20, 20], 30, [3640, 700, 800, 860], [0.4, 0.175, 0.1628]),
     ],
-    ids=["CIFAR-100", "TinyImageNet", "CIFAR-100 test", "TinyImageNet val"],
+    ids=["CIFAR-100", "TinyImageNet", "CIFAR-100 test", "TinyImageNet val", "CUB"],
 )
 def test_counts_and_old_shares_of_the_paper(blocks: list, each: int, images: list, shares: list) -> None:
     _, split = cut(blocks, each)
@@ -298,3 +292,88 @@ def test_streams_of_cgcd_draw_earlier_categories_again(
     assert one & two and one != two
     with pytest.raises(DataError, match="three shares"):
         cut(blocks, images, "redrawn", [[0.8, 0.8]])
+
+
+# The spectrum protocol: how much is labelled, as class blocks and cuts
+
+
+def test_counts_are_the_rule_worked_out_by_hand() -> None:
+    blocks, cuts = spectrum_split(20, 0.5, 0.5)
+    labels, split = cut(blocks, 60, cuts=cuts)
+    counts = np.stack([np.bincount(labels[ids], minlength=20) for ids in split.sample_ids])
+    assert counts[:, :10].T.tolist() == [[30, 15, 15]] * 10
+    assert counts[:, 10:15].T.tolist() == [[0, 42, 18]] * 5
+    assert counts[:, 15:].T.tolist() == [[0, 0, 60]] * 5
+
+
+def test_a_share_is_the_decimal_number() -> None:
+    """29 % of 100 is 29, although the float product is 28.999999999999996."""
+    for percent, count in itertools.product(range(1, 100), (10, 30, 60, 100, 101, 196, 200, 500)):
+        exact = percent * count // 100
+        assert int(count * spectrum_split(10, 0.5, percent / 100)[1][0][0]) == exact, (percent, count)
+        if 1 <= exact <= count - 2:
+            blocks = spectrum_split(count, percent / 100, 0.5)[0]
+            assert blocks == (exact, math.ceil((count - exact) / 2), (count - exact) // 2), (percent, count)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((20, 0.0, 0.5), "0 < category_ratio < 1, got 0.0"),
+        ((20, 20, 0.5), "0 < category_ratio < 1, got 20"),
+        ((20, 0.5, 1.0), "0 < sample_ratio < 1, got 1.0"),
+        ((20, 0.5, -0.2), "0 < sample_ratio < 1, got -0.2"),
+        ((20, float("nan"), 0.5), "0 < category_ratio < 1, got nan"),
+        ((4, 0.2, 0.5), "category_ratio 0.2 of 4 categories labels 0 and leaves 4"),
+        ((5, 0.8, 0.5), "category_ratio 0.8 of 5 categories labels 4 and leaves 1"),
+    ],
+)
+def test_values_that_make_no_split_are_named(given: tuple, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        spectrum_split(*given)
+    for ratio, blocks in ((0.2, (1, 2, 2)), (0.6, (3, 1, 1))):  # one category of a block is enough
+        assert spectrum_split(5, ratio, 0.5)[0] == blocks
+
+
+def test_ratios_stand_for_blocks_and_cuts() -> None:
+    data = DataArguments(benchmark="cub", category_ratio=0.2, sample_ratio=0.8)
+    assert data.resolved.class_blocks == (40, 80, 80)
+    assert data.resolved.class_order == BENCHMARKS["cub"].class_order
+    assert data.resolved_cuts == ((0.8, 0.5, 1.0), (0.7, 1.0), (1.0,))
+    own = DataArguments(dataset="mine", num_classes=30, category_ratio=0.5, sample_ratio=0.5)
+    assert own.resolved.class_blocks == (15, 8, 7)
+    of_a_run = DataArguments(dataset="mine", class_blocks=[15, 8, 7], category_ratio=0.5, sample_ratio=0.5)
+    assert of_a_run.resolved.class_blocks == (15, 8, 7)
+    assert DataArguments(benchmark="cub").resolved_cuts is None
+    assert DataArguments(cuts=[[0.5, 1.0], [1.0]]).resolved_cuts == [[0.5, 1.0], [1.0]]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"category_ratio": 0.5}, "are given together"),
+        ({"sample_ratio": 0.5}, "are given together"),
+        ({"category_ratio": 0.5, "sample_ratio": 0.5, "split_rule": "sessions"}, "split_rule sessions"),
+        (
+            {"category_ratio": 0.5, "sample_ratio": 0.5, "class_blocks": [7, 1, 1, 1]},
+            "class_blocks .7, 1, 1, 1.",
+        ),
+        ({"category_ratio": 0.5, "sample_ratio": 0.5, "cuts": [[0.5, 1.0], [1.0]]}, "give one or the other"),
+    ],
+)
+def test_half_a_protocol_or_two_are_refused(given: dict, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Recipe.from_dict({"data": given})
+    with pytest.raises(ConfigurationError, match=TEXT["category-ratio-1-got-2-0"]):
+        Recipe.from_dict({"data": {"category_ratio": 2, "sample_ratio": 0.5}})
+
+
+def test_the_stream_is_that_of_the_blocks_and_cuts(image_folder: Path) -> None:
+    """The ratios are a way to write a split, not another kind of split."""
+    given = {"dataset": str(image_folder), "num_classes": 5}
+    ratios = stage_stream(DataArguments(**given, category_ratio=0.4, sample_ratio=0.5), 1)
+    written = stage_stream(
+        DataArguments(**given, class_blocks=[2, 2, 1], cuts=[[0.5, 0.5, 1.0], [0.7, 1.0], [1.0]]), 1
+    )
+    assert ratios.split.fingerprint == written.split.fingerprint
+    assert [count.images for count in ratios.counts] == [30, 14 + 2 * 21, 16 + 2 * 9 + 30]

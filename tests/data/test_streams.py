@@ -4,10 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, Image, Value
-from PIL import Image as Pillow
 
 from promptccd.data import StageStream
 from promptccd.data.readable import StageImages
@@ -17,13 +15,8 @@ from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.training.progress import progress_bar
 from tests.conftest import coloured_images
+from tests.data.layouts import categories, listed, picture, put, written
 from tests.messages import TEXT
-
-
-def draw(path: Path, shade: int) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Pillow.fromarray(np.full((12, 12, 3), shade, dtype=np.uint8)).save(path)
-    return path
 
 
 def test_a_stage_of_which_half_cannot_be_read_goes_on_with_the_rest_and_none_of_less() -> None:
@@ -48,19 +41,7 @@ def test_a_stage_of_which_half_cannot_be_read_goes_on_with_the_rest_and_none_of_
 @pytest.fixture
 def labelled(tmp_path: Path) -> Path:
     """Two categories of three images."""
-    for shade in range(6):
-        draw(tmp_path / "labelled" / f"kind {shade % 2}" / f"{shade}.png", shade)
-    return tmp_path / "labelled"
-
-
-def partly_labelled(names: list, feature: object, folder: Path) -> str:
-    pictures = [draw(folder / "mixed" / f"{shade}.png", shade) for shade in range(len(names))]
-    table = Dataset.from_dict(
-        {"image": [{"bytes": each.read_bytes(), "path": None} for each in pictures], "label": names},
-        features=Features({"image": Image(), "label": feature}),
-    )
-    table.save_to_disk(str(folder / "saved"))
-    return str(folder / "saved")
+    return categories(tmp_path / "labelled", ("kind 0", "kind 1"), each=3)
 
 
 @pytest.mark.parametrize(
@@ -73,32 +54,31 @@ def partly_labelled(names: list, feature: object, folder: Path) -> str:
     ],
 )
 def test_what_a_table_leaves_empty_is_one_stream(
-    names: list, feature: object, categories: tuple[str, ...], tmp_path: Path
+    names: list, feature: object, categories: tuple[str, ...]
 ) -> None:
-    stages = StageStream.from_dataset(partly_labelled(names, feature, tmp_path), unlabelled=[])
+    images = [{"bytes": picture(number)} for number in range(6)]
+    table = Dataset.from_dict(
+        {"image": images, "label": names}, Features({"image": Image(), "label": feature})
+    )
+    stages = StageStream.from_dataset(table, unlabelled=[])
     assert [stage.sample_ids.tolist() for stage in stages] == [[0, 2, 3, 5], [1, 4]]
     assert stages.categories == categories
     assert stages[1].place.endswith(", without a label")
 
 
 def test_a_list_with_empty_labels_may_say_with_which_stream_each_comes(tmp_path: Path) -> None:
-    for shade in range(7):
-        draw(tmp_path / f"{shade}.png", shade)
-    rows = "0.png,a,\n1.png,,10\n2.png,b,3\n3.png,,9\n4.png,,10\n5.png,a,\n6.png,,\n"
-    (tmp_path / "list.csv").write_text(f"path,label,Stream\n{rows}")
-    stages = StageStream.from_dataset(str(tmp_path / "list.csv"), unlabelled=[])
+    labels = ("a,", ",10", "b,3", ",9", ",10", "a,", ",")
+    place = str(listed(tmp_path, head="path,label,Stream", labels=labels))
+    stages = StageStream.from_dataset(place, unlabelled=[])
     assert [stage.sample_ids.tolist() for stage in stages] == [[0, 2, 5], [6], [3], [1, 4]]
     places = [stage.place.rpartition(", ")[2] for stage in stages[1:]]
     assert places == ["without a label", "stream 9", "stream 10"]
     with pytest.raises(DataError, match=TEXT["row-has-no-label"]):
-        StageStream.from_dataset(str(tmp_path / "list.csv"), class_blocks=[1, 1])
+        StageStream.from_dataset(place, class_blocks=[1, 1])
 
 
 def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: Path) -> None:
-    for week in (1, 2, 3):
-        for shade in range(3):
-            draw(tmp_path / f"week{week}" / f"{shade}.png", 50 * week + shade)
-    weeks = [str(tmp_path / f"week{week}") for week in (1, 2, 3)]
+    weeks = [str(categories(tmp_path, (f"week{week}",), 3, 10 * week) / f"week{week}") for week in (1, 2, 3)]
     three = StageStream.from_dataset(str(labelled), unlabelled=weeks, seed=4)
     two = StageStream.from_dataset(str(labelled), unlabelled=weeks[:2], seed=4)
     assert three.split.first(3).fingerprint == two.split.fingerprint != three.split.fingerprint
@@ -125,7 +105,7 @@ def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: P
 def test_a_stream_that_is_none_is_told_in_one_line(
     names: list[str], said: str, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw(tmp_path / "week01" / "a.png", 77)
+    put(tmp_path / "week01" / "a.png", 7)
     shutil.copytree(tmp_path / "week01", tmp_path / "twin")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -137,12 +117,9 @@ def test_a_stream_that_is_none_is_told_in_one_line(
 def test_a_picture_counts_where_it_came_first(
     labelled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, shade in {"old": 3, "new": 80, "twice": 80, "other": 81}.items():
-        draw(tmp_path / "week01" / f"{name}.png", shade)
-    draw(tmp_path / "week02" / "again.png", 81)
-    stages = StageStream.from_dataset(
-        str(labelled), unlabelled=[str(tmp_path / "week01"), str(tmp_path / "week02")]
-    )
+    first = written(tmp_path / "week01", {"old.png": 3, "new.png": 8, "twice.png": 8, "other.png": 9})
+    second = written(tmp_path / "week02", {"again.png": 9})
+    stages = StageStream.from_dataset(str(labelled), unlabelled=[str(first), str(second)])
     seen: dict = {}
     read = [StageImages.read(stage, 0, progress_bar, seen=seen) for stage in stages[:2]]
     assert [read[1].name_of(index) for index in range(len(read[1]))] == ["new.png", "other.png"]
@@ -155,19 +132,18 @@ def test_a_picture_counts_where_it_came_first(
 def test_labels_that_come_later_are_known_by_the_picture(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, shade in {"a": 1, "b": 2, "c": 3, "again": 3}.items():
-        draw(tmp_path / f"{name}.png", shade)
+    written(tmp_path, {"a.png": 1, "b.png": 2, "c.png": 3, "again.png": 3})
     rows = ["path,label", "a.png,moth", "b.png,", "c.png,bee", "again.png,fly", "gone.png,moth"]
-    (tmp_path / "later.csv").write_text("\n".join(rows))
-    (tmp_path / "newest.csv").write_text("path,label\na.png,moth of night\n")
-    places = [str(tmp_path / "later.csv"), str(tmp_path / "newest.csv")]
+    later = put(tmp_path / "later.csv", "\n".join(rows))
+    newest = put(tmp_path / "newest.csv", "path,label\na.png,moth of night\n")
+    places = [str(later), str(newest)]
     assert sorted(read_labels(places, "train", (), Decoding()).values()) == ["fly", "moth of night"]
     assert TEXT["1-of-4-images-cannot-be"] in caplog.text
     assert TEXT["later-csv-1-pictures-are-listed"] in caplog.text
     assert "newest.csv: " not in caplog.text  # another table may correct the one before
-    (tmp_path / "none.csv").write_text("path,label\na.png,\n")
+    none = put(tmp_path / "none.csv", "path,label\na.png,\n")
     with pytest.raises(DataError, match="names no label"):
-        read_labels([str(tmp_path / "none.csv")], "train", (), Decoding())
+        read_labels([str(none)], "train", (), Decoding())
     bare = Dataset.from_dict({"image": [str(tmp_path / "a.png")]}, Features({"image": Image()}))
     for place in (str(tmp_path), bare):
         with pytest.raises(DataError, match=TEXT["nothing-says-which-category-an-image"]):
@@ -176,23 +152,22 @@ def test_labels_that_come_later_are_known_by_the_picture(
 
 def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Path) -> None:
     """Of a project that was corrected since its table was written nothing is believed."""
-    pictures = [draw(tmp_path / "week01" / f"{shade}.png", shade) for shade in range(40, 43)]
+    pictures = [put(tmp_path / "week01" / f"{number}.png", number) for number in range(10, 13)]
     names = ["moth", "discovered 7", "discovered at night"]
     project = tmp_path / "groups"
     (project / ".promptccd").mkdir(parents=True)
     rows = [f"{path.name},{path},p{place},{place},{names[place]},new" for place, path in enumerate(pictures)]
-    table = project / "assignments.csv"
-    table.write_text("\n".join(["file,path,picture,category,name,known", *rows]))
+    head = "file,path,picture,category,name,known"
+    table = put(project / "assignments.csv", "\n".join([head, *rows]))
     options = {"unlabelled": [str(tmp_path / "week01")], "labels": [str(project)]}
     stages = StageStream.from_dataset(str(labelled), **options)
     assert sorted(stages.later_labels.values()) == ["discovered at night", "moth"]
-    corrected = project / ".promptccd" / "categories.sqlite"
-    corrected.write_text("")
-    written = table.stat().st_mtime_ns
-    os.utime(corrected, ns=(written + 1, written + 1))
+    corrected = put(project / ".promptccd" / "categories.sqlite", "")
+    then = table.stat().st_mtime_ns
+    os.utime(corrected, ns=(then + 1, then + 1))
     with pytest.raises(DataError, match=TEXT["was-corrected-after-its-assignments-csv"]):
         StageStream.from_dataset(str(labelled), **options)
-    os.utime(corrected, ns=(written, written))
+    os.utime(corrected, ns=(then, then))
     assert len(StageStream.from_dataset(str(labelled), **options).later_labels) == 2
 
 
@@ -201,19 +176,14 @@ def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Pa
     [("piza", "pizza"), ("Pizza", "pizza"), ("soup 2", ""), ("bread", ""), ("pizza", "")],
 )
 def test_labels_that_come_later_are_asked_about(label: str, asked: str, tmp_path: Path) -> None:
-    for shade in range(6):
-        draw(tmp_path / f"{shade}.png", shade)
-    lists = {
-        "first": ["0.png,pizza", "1.png,soup 1", "2.png,pizza"],
-        "later": [f"3.png,{label}"],
-        "stream": ["4.png,"],
-    }
-    first, later, stream = (tmp_path / f"{name}.csv" for name in lists)
-    for file, lines in zip((first, later, stream), lists.values(), strict=True):
-        file.write_text("\n".join(["path,label", *lines]))
-    options = {"unlabelled": [str(stream)], "labels": [str(later)]}
+    written(tmp_path, {f"{number}.png": number for number in range(5)})
+    lists = ("0.png,pizza\n1.png,soup 1\n2.png,pizza", f"3.png,{label}", "4.png,")
+    first, later, stream = (
+        str(put(tmp_path / f"{number}.csv", f"path,label\n{lines}")) for number, lines in enumerate(lists)
+    )
+    options = {"unlabelled": [stream], "labels": [later]}
     if asked:
         with pytest.raises(DataError, match=TEXT["did-you-mean-accept-new-labels"].format(label, asked)):
-            StageStream.from_dataset(str(first), **options)
-    stages = StageStream.from_dataset(str(first), **options, accept_new_labels=bool(asked))
+            StageStream.from_dataset(first, **options)
+    stages = StageStream.from_dataset(first, **options, accept_new_labels=bool(asked))
     assert set(stages.later_labels.values()) == {label}

@@ -3,13 +3,14 @@
 import os
 import pickle
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from datasets import Dataset
 from huggingface_hub import constants
 
-from promptccd.data import StageStream
+from promptccd.data import StageStream, spreadsheets
 from promptccd.data.hub import is_of_data_set
 from promptccd.data.image_rows import ForeignFileError, ImageRows
 from promptccd.data.readable import StageImages
@@ -19,6 +20,7 @@ from promptccd.images.files import read_regular_file
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from tests.conftest import coloured_images
 from tests.data.layouts import put
+from tests.data.tables import workbook
 from tests.hub.hostile_tables import as_table, pictures, rows, write_parquet
 from tests.messages import TEXT
 
@@ -171,3 +173,18 @@ def test_every_row_of_a_table_is_used_or_listed(kind: str, tmp_path: Path) -> No
     assert all(said in listed[name] for name, said in odd.items())
     assert (sum(each.used for each in reports), sum(each.images for each in reports)) == (12, len(names))
     assert not stages.left_out
+
+
+def test_a_workbook_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Path(str(workbook("list.xlsx")(tmp_path)))
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "openpyxl", None)
+        with pytest.raises(DataError, match=TEXT["list-xlsx-needs-openpyxl-pip-install"]):
+            load_images(str(book))
+    with monkeypatch.context() as small:
+        small.setattr(spreadsheets, "MOST_UNPACKED", 1000)
+        with pytest.raises(DataError, match=TEXT["list-xlsx-is-no-workbook-unpacks"]):
+            load_images(str(book))
+    book.write_bytes(book.read_bytes()[:-200])
+    with pytest.raises(DataError, match=TEXT["list-xlsx-is-no-workbook-that"]):
+        load_images(str(book))

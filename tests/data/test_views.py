@@ -18,7 +18,6 @@ from promptccd.data.views import (
     _turned_crop,
     build_image_processor,
     normalise,
-    resized,
 )
 from promptccd.images.decode import decode_image
 from promptccd.images.rendering import Rendering
@@ -89,24 +88,6 @@ def test_views_depend_on_the_generator_alone():
     assert torch.equal(first, again)
     assert not torch.equal(first, views(image, numpy_generator("view", 1, 0, 0, 6)))
     assert not torch.equal(first[0], first[1])
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"image_size": 0}, {"image_size": 257}, {"horizontal_flip": 1.1}, {"horizontal_flip": math.nan}, {"zoom": 1.0},
-    ],
-)  # fmt: skip
-def test_options_out_of_range_are_refused(wrong):
-    with pytest.raises(ValueError, match=r"Expected .* got"):
-        ViewOptions(**wrong)
-
-
-def test_a_quarter_turn_is_exact():
-    grid = resized(picture(64, 48), 48)
-    plain = grid[:, 5:33, 17:45]
-    turned = np.asarray(_turned_crop(grid, 17, 5, 28, math.pi / 2, 1.0))
-    assert largest_difference(turned, np.rot90(plain, axes=(1, 2))) <= 1
 
 
 @pytest.mark.parametrize("size", [20, 21])

@@ -14,7 +14,7 @@ from promptccd.images.colour import STANDARD
 from promptccd.images.decode import Decoding, Status, Verdict, decode_image
 from promptccd.images.kinds import heif_plugin, is_picture
 from tests.data.test_folders import read
-from tests.images.test_decode import encoded, photograph, picture
+from tests.images.test_decode import encoded, oriented, photograph, picture
 from tests.messages import TEXT
 
 pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
@@ -51,10 +51,8 @@ def differs(first: Image.Image | None, second: Image.Image) -> float:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_photograph_is_upright_once(orientation: int) -> None:
-    upright, tags = slope(160, 106), Image.Exif()
-    tags[ExifTags.Base.Orientation] = orientation
-    turned = Image.open(io.BytesIO(encoded(upright, "PNG", exif=tags)))
-    shown = ImageOps.exif_transpose(turned)
+    upright = slope(160, 106)
+    shown = ImageOps.exif_transpose(Image.open(io.BytesIO(oriented("PNG", orientation, upright))))
     found = decode_image(heic(upright, exif=exif(orientation)))
     assert found.verdict == Verdict(Status.USED)
     assert differs(found.image, shown) < 3

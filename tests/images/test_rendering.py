@@ -179,11 +179,6 @@ def test_values_that_stand_for_none_are_black(hole: float) -> None:
         assert other[:10].max() == 0
 
 
-def test_a_file_without_a_number_is_skipped_alone() -> None:
-    found = decode_image(tiff(np.full((8, 8), np.nan, np.float32)))
-    assert (found.image, found.verdict.note) == (None, TEXT["no-value-is-a-finite-number"])
-
-
 def test_what_is_decided_or_given_stays() -> None:
     few = [tiff(twelve_bits(number)) for number in range(3)]
     bright = [tiff(np.rint(photograph(number, 0, 60_000)).astype(np.uint16)) for number in range(3)]

@@ -16,7 +16,7 @@ from promptccd.runs.start import stage_stream
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
 from tests.conftest import coloured_images, save_by_kind
-from tests.data import test_same_pictures as same
+from tests.data import test_readable as same
 from tests.messages import TEXT
 
 
@@ -51,7 +51,7 @@ def test_copies_of_training_images_are_counted_and_one_is_named(own, caplog):
 def test_pictures_of_two_labels_are_left_out_as_the_training_did(trained_run: Path, monkeypatch) -> None:
     (one,), (other,) = same.samples(0, 0, 1), same.samples(0, 1, 1)
     monkeypatch.setattr(RunDirectory, "require_split", lambda run, stages: None)
-    stream = same.cut(same.with_copies({other: one}))
+    stream = same.stages_of(same.with_copies({other: one}), blocks=(2, 1))
     report = RunEvaluation(str(trained_run), stages=stream).images[0].report
     assert report.conflicting.keys() == {f"row {one}", f"row {other}"}
 
