@@ -22,7 +22,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from promptccd import GCDModel, PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.methods import COMMON_PARTS, LOSSES, METHODS, Method, Objective, Rows, register
+from promptccd.methods import LOSSES, METHODS, Method, Objective, Rows, register
 from promptccd.models import VARIANTS, CategoryDiscoveryModel, register_variant
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.recipe import Recipe
@@ -115,14 +115,6 @@ def test_an_interruption_leaves_no_trace(run: Trained) -> None:
         assert (config.stage, config.model_type) == (stage, run.method.model.config_class.model_type)
         for name, value in OPTIONS.get(run.method.name, {}).get("options", {}).items():
             assert getattr(config, name) == value
-
-
-def test_parameters_are_counted_under_the_titles_of_the_method(run: Trained, capsys) -> None:
-    assert main(["parameters", str(run.recipe), "--json"]) == 0
-    rows = {row["part"]: row for row in json.loads(capsys.readouterr().out)}
-    titles = {**COMMON_PARTS, **run.method.parts}
-    assert set(rows) <= set(titles.values())
-    assert set(run.method.parts.values()) <= set(rows)
 
 
 def test_losses_on_the_report_have_their_titles(run: Trained, tmp_path: Path) -> None:
@@ -225,11 +217,6 @@ def test_a_method_of_the_script_that_runs_has_the_name_of_its_import(monkeypatch
         sys.modules.pop("my_script", None)
         del VARIANTS["of-a-script"]
         del CONFIG_MAPPING._extra_content["of-a-script"], MODEL_MAPPING._extra_content[config]
-
-
-def test_an_option_that_the_method_does_not_have_is_refused(run: Trained, capsys) -> None:
-    assert main(["parameters", str(run.recipe), "--options", "{temperature: 3}"]) == 2
-    assert TEXT["temperature-of-section-model-for"].format(run.method.name) in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -22,11 +22,11 @@ from transformers import (
     ViTModel,
 )
 
-from promptccd import PromptCCDPlusPlusConfig
 from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import build_image_processor
-from promptccd.models import VARIANTS, CategoryDiscoveryModel
+from promptccd.methods import METHODS as BY_NAME
+from promptccd.models import CategoryDiscoveryModel
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.order_one import fill
 
@@ -44,7 +44,7 @@ BACKBONES: dict[str, tuple[type[PreTrainedModel], Any]] = {
     "dinov3-gated": (DINOv3ViTModel, lambda: DINOv3ViTConfig(**DEEPER, **MLP, use_gated_mlp=True)),
 }
 # A method, and the fields that make another model of it.
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in VARIANTS} | {
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in BY_NAME} | {
     "promptccd-b-dualprompt": ("promptccd-b", {"pool": "dualprompt"}),
 }
 
@@ -74,12 +74,6 @@ def write_backbone(kind: str, folder: Path) -> Path:
     return folder
 
 
-def parts_config(width: int, num_heads: int = 4, **fields: Any) -> PromptCCDPlusPlusConfig:
-    """A configuration for pools and a router of parts by themselves."""
-    vision = Dinov2Config(hidden_size=width, num_attention_heads=num_heads)
-    return PromptCCDPlusPlusConfig(vision_config=vision, **fields)
-
-
 def model_of(method: str, kind: str = "dinov2") -> CategoryDiscoveryModel:
     """A model of one's own that knows three categories, of which one was labelled; a middle one was merged away."""
     return copy.deepcopy(_made(method, kind))
@@ -90,7 +84,7 @@ def _made(method: str, kind: str) -> CategoryDiscoveryModel:
     name, options = METHODS[method]
     with tempfile.TemporaryDirectory() as folder:
         bare = write_backbone(kind, Path(folder))
-        model = VARIANTS[name].from_pretrained(bare, **TINY_HEAD, **options)
+        model = BY_NAME[name].model.from_pretrained(bare, **TINY_HEAD, **options)
     model.head.reset_parameters(torch_generator("head"))
     model.reset_prompts(torch_generator("prompts"))
     if model.mixture is not None:

@@ -17,7 +17,6 @@ from promptccd.models.backbone import (
     class_row,
     class_token,
     embed,
-    insert_prompts,
     run_block,
     run_prefix,
 )
@@ -147,23 +146,6 @@ def test_tokens_attention_and_gradients_are_those_of_transformers(
     )
     for one, other in zip(torch.autograd.grad((expected * target).sum(), learning), got, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
-def test_places_turn_patches_alone(pixels: torch.Tensor) -> None:
-    """Prompts stand before the patches and have no place: their order is nothing to DINOv3, that of patches is."""
-    backbone = model_of("promptccd-gcd", "dinov3").backbone
-    tokens, rotation = embed(backbone, pixels)
-    prompts = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(1))
-    first = class_token(backbone, insert_prompts(backbone, tokens, prompts), rotation)
-    second = class_token(backbone, insert_prompts(backbone, tokens, prompts.flip(1)), rotation)
-    torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
-    turned = torch.cat([tokens[:, :-6], tokens[:, -6:].flip(1)], dim=1)
-    assert (
-        class_token(backbone, turned, rotation) - class_token(backbone, tokens, rotation)
-    ).abs().max() > 1e-3
-    placed = backbone(pixels.transpose(2, 3)).last_hidden_state[:, 0]
-    theirs = class_token(backbone, *embed(backbone, pixels.transpose(2, 3)))
-    torch.testing.assert_close(theirs, placed, rtol=1e-4, atol=1e-5)
 
 
 def test_a_forward_without_the_rotation_is_refused(pixels: torch.Tensor) -> None:

@@ -5,7 +5,6 @@ A test is an expectation: it is met, or the error says why not and what to do. `
 
 import copy
 import functools
-import inspect
 import json
 import logging
 import pickle
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from datasets import Dataset
 from PIL import Image
 from transformers import (
@@ -38,7 +36,7 @@ from tests.conftest import TINY_HEAD, fresh
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
 from tests.messages import TEXT
-from tests.models.finished import METHODS, model_of, some_methods
+from tests.models.finished import METHODS, some_methods
 
 of_methods = some_methods("promptccd-pp")
 
@@ -161,20 +159,6 @@ def test_an_output_can_be_a_tuple(stage_of, method: str, pixels: torch.Tensor) -
     output, values = model(pixels, project=True), model(pixels, project=True, return_dict=False)
     assert isinstance(values, tuple) and len(values) == len(output)
     assert torch.equal(values[0], output.features)
-
-
-@pytest.mark.moderate
-def test_it_still_answers_after_mixed_precision(pixels: torch.Tensor) -> None:
-    """Accelerate replaces the forward while it trains, and puts back what it takes for the one of before."""
-    model, accelerator = (
-        model_of("promptccd-pp"),
-        Accelerator(cpu=True, mixed_precision="bf16"),
-    )
-    prepared = accelerator.prepare(model)
-    assert prepared(pixels).features.shape == (3, 32)
-    unwrapped = accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)
-    assert unwrapped.features_of(pixels).shape == (3, 32)
-    assert "return_dict" in inspect.signature(type(model).forward).parameters
 
 
 @pytest.mark.moderate

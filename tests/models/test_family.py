@@ -30,40 +30,26 @@ def built(stage_of: Callable[..., Path]) -> Built:
 
 
 @every_method
-def test_projection_and_what_goes_with_it_come_on_request_and_without_a_graph_where_none_is_wanted(
+def test_answers_come_on_request_and_without_prompts_are_those_of_the_backbone(
     method: str, built: Built
 ) -> None:
-    model = built(method)
-    plain, projected = model(PIXELS), model(PIXELS, project=True)
-    assert {
-        name for name in ("bottleneck", "entering", "part_labels") if plain.get(name) is not None
-    } == set()
-    assert projected.bottleneck is not None
-    assert torch.equal(plain.features, projected.features)
-    with torch.no_grad():
-        output = model(PIXELS, prompted=True, project=True)
-    assert not any(value.requires_grad for value in output.values() if torch.is_tensor(value))
-
-
-@every_method
-def test_without_prompts_features_are_the_backbones_and_no_loss_is_added(method: str, built: Built) -> None:
     """Of DINOv3, which says so where the places of its patches were forgotten."""
-    model = built(method)
-    output = model(PIXELS, prompted=False, project=True)
-    expected = model.backbone(PIXELS).last_hidden_state[:, 0]
-    torch.testing.assert_close(output.features, expected, rtol=1e-4, atol=1e-5)
-    assert (output.components, output.scores) == (None, None)
-    assert model.auxiliary_losses(output) == {}
-
-
-@every_method
-def test_unit_features_are_those_of_the_prompts_that_are_asked_for(method: str, built: Built) -> None:
-    model, found = built(method), {}
+    model, outputs = built(method), {}
+    backbones = model.backbone(PIXELS).last_hidden_state[:, 0]
     for prompted in (False, True):
-        found[prompted] = model.features_of(PIXELS, prompted)
-        expected = model(PIXELS, prompted=prompted).features
-        torch.testing.assert_close(found[prompted], expected / expected.norm(dim=1, keepdim=True))
-    assert torch.equal(found[False], found[True]) == (model.num_prompts == 0)
+        with torch.no_grad():
+            outputs[prompted] = output = model(PIXELS, prompted=prompted, project=True)
+        assert output.bottleneck is not None
+        assert not any(value.requires_grad for value in output.values() if torch.is_tensor(value))
+        plain = model(PIXELS, prompted=prompted)
+        assert all(plain.get(name) is None for name in ("bottleneck", "entering", "part_labels"))
+        assert torch.equal(plain.features, output.features)
+        unit = output.features / output.features.norm(dim=1, keepdim=True)
+        torch.testing.assert_close(model.features_of(PIXELS, prompted), unit)
+    torch.testing.assert_close(outputs[False].features, backbones, rtol=1e-4, atol=1e-5)
+    assert torch.equal(outputs[False].features, outputs[True].features) == (model.num_prompts == 0)
+    assert (outputs[False].components, outputs[False].scores) == (None, None)
+    assert model.auxiliary_losses(outputs[False]) == {}
 
 
 @pytest.mark.parametrize("method", HAVE_POOLS)

@@ -1,4 +1,4 @@
-"""PromptCCD: sizes, what learns, prompts and mixtures by formulas written out, and the way through disk."""
+"""PromptCCD and PromptCCD++: sizes, what learns, prompts and mixtures by formulas written out, and the way to disk."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,15 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Dinov2Config, ViTConfig
 
-from promptccd import PromptCCDConfig, PromptCCDModel, PromptCCDPlusPlusModel
+from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.clustering.parts import PartLabeller, objectness
 from promptccd.data.randomness import torch_generator
 from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.methods.promptccd import GaussianMixture
+from promptccd.methods.promptccd_pp import PartRouter, log_shares
 from promptccd.models import VARIANTS, CategorySpread
 from promptccd.models.assignment import assign
 from promptccd.models.backbone import ProjectionHead, blocks_of
 from tests.conftest import TINY_HEAD, fresh
+from tests.models.finished import model_of
+from tests.order_one import fill
 
 PIXELS = (40, 3, 16, 16)
 
@@ -403,18 +406,53 @@ def test_scores_of_objects_are_a_share_of_their_range_even_of_one_without_width(
         assert objectness(features, torch.ones(1), torch.tensor([0.0, high])).tolist() == expected
 
 
-def test_the_backbone_stays_in_eval_mode_while_the_rest_trains(
-    backbone_folder: Path, model: PromptCCDModel
-) -> None:
-    """Dropout of the backbone would act otherwise: its configuration asks for some."""
-    sizes = {"num_parts": 3, "pool_size": 5, "prompt_length": 2}
-    parts = fresh(PromptCCDPlusPlusModel, backbone_folder, **sizes, **TINY_HEAD)
-    pixels = torch.randn(4, 3, 16, 16)
-    for each in (parts, model):
-        assert each.config.vision_config.hidden_dropout_prob > 0
-        each.train()
-        assert each.head.training
-        assert not any(module.training for module in each.backbone.modules())
-        one, other = each(pixels, project=True), each(pixels, project=True)
-        assert torch.equal(one.bottleneck, other.bottleneck)
-        assert torch.equal(one.features, each.eval()(pixels).features)
+# PromptCCD++
+
+
+def test_a_part_that_no_patch_goes_to_has_a_finite_anchor() -> None:
+    logits = torch.zeros(1, 4, 3)
+    logits[..., 2] = -500.0
+    logits.requires_grad_()
+    shares = log_shares(logits)
+    (shares.exp() * (shares - log_shares(torch.zeros(1, 4, 3)))).sum().backward()
+    assert shares.isfinite().all()
+    assert logits.grad.isfinite().all()
+
+
+def test_a_router_is_drawn_from_its_generator_alone() -> None:
+    """Weights of the standard deviation that is asked for, biases of zero, norms that do nothing."""
+    routers = [PartRouter(model_of("promptccd-pp").config) for _ in range(2)]
+    for number, router in enumerate(routers):
+        fill(router)
+        torch.manual_seed(number)
+        router.reset_parameters(torch_generator("router"), std=0.1)
+    for (name, value), (_, other) in zip(*(each.named_parameters() for each in routers), strict=True):
+        assert torch.equal(value, other), name
+        if "norm" in name or name == "attention_projection.0.weight":
+            assert (value == (1 if name.endswith("weight") else 0)).all(), name
+        elif name.endswith("bias"):
+            assert (value == 0).all(), name
+        else:
+            assert 0.07 < float(value.detach().std()) < 0.13, name
+
+
+def test_training_on_without_a_teacher_says_what_to_do() -> None:
+    parts = model_of("promptccd-pp").train()
+    parts.config.stage = 0
+    with pytest.raises(ValueError, match="begin_discovery"):
+        parts(torch.randn(PIXELS), project=True)
+    output = parts.eval()(torch.randn(PIXELS), project=True)  # whoever only looks needs none
+    assert (output.part_labels, output.teacher_bottleneck) == (None, None)
+
+
+def test_without_distillation_there_is_no_teacher() -> None:
+    parts = model_of("promptccd-pp").train()
+    parts.config.stage, parts.config.distill_weight = 0, 0.0
+    parts.begin_discovery(lambda: pytest.fail("the first stage is not needed"))
+    assert set(parts.auxiliary_losses(parts(torch.randn(PIXELS), project=True))) == {"cos"}
+
+
+def test_prompts_of_parts_act_at_test() -> None:
+    parts, pixels = model_of("promptccd-pp"), torch.randn(PIXELS)
+    assert torch.equal(parts(pixels).features, parts(pixels, prompted=True).features)
+    assert not torch.allclose(parts(pixels).features, parts(pixels, prompted=False).features)

@@ -25,25 +25,6 @@ def pool_model(request: pytest.FixtureRequest, backbone_folder: Path) -> PromptC
     return model
 
 
-def test_the_query_is_the_frozen_pretrained_class_token(pool_model: PromptCCDBModel) -> None:
-    """Training the last block moves features, never the choice of prompts; nor does the rest of a batch."""
-    pixels = torch.randn(PIXELS)
-    before, alone = pool_model(pixels), pool_model(pixels[1:2])
-    assert torch.equal(before.components[1:2], alone.components)
-    torch.testing.assert_close(before.features[1:2], alone.features, rtol=1e-5, atol=1e-5)
-    query = F.normalize(pool_model.backbone(pixels).last_hidden_state[:, 0], dim=-1)
-    cosines = query @ F.normalize(pool_model.pool.keys, dim=-1).T
-    assert torch.equal(before.components, cosines.topk(2).indices)
-    torch.testing.assert_close(before.scores, cosines.topk(2).values, rtol=1e-5, atol=1e-5)
-    with torch.no_grad():
-        for parameter in pool_model.backbone.encoder.layer[-1].parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    after = pool_model(pixels)
-    assert torch.equal(before.components, after.components)
-    assert torch.equal(before.scores, after.scores)
-    assert not torch.allclose(before.features, after.features)
-
-
 def test_mixed_precision_does_not_coarsen_the_choice(pool_model: PromptCCDBModel) -> None:
     generator = torch_generator("alike")
     with torch.no_grad():

@@ -54,17 +54,6 @@ def test_a_run_and_discovery_normalise_as_the_backbone_says_whatever_becomes_of_
 
 
 @pytest.mark.slow
-def test_the_one_for_photographs_loads_by_its_name_without_a_network() -> None:
-    model, view = load_embedder("photographs")
-    assert (view.processor.crop_size.height, model.config.vision_config.patch_size) == (64, 8)
-    pixels = normalise(torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8), view.mean, view.std)
-    features = model.features_of(pixels)
-    assert features.shape == (3, 192)
-    assert features.dtype == torch.float32
-    assert len(PromptCCDModel.from_pretrained("photographs").head.state_dict()) > 0
-
-
-@pytest.mark.slow
 @pytest.mark.cifar100
 def test_it_tells_real_photographs_apart_that_it_has_not_seen() -> None:
     """By the nearest mean of 50 images a category; pixels reach 11 %."""

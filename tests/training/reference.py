@@ -62,27 +62,25 @@ class Reference:
 
     def train(self, stage: Stage) -> Weights:
         """All that learns, and the mixture, after a stage."""
-        t, self.sample_ids = self.t, stage.sample_ids
-        self.images = images = [stage.decode(position).image for position in range(len(stage))]
+        t, images = self.t, [stage.decode(position).image for position in range(len(stage))]
         self.stage, self.labels = stage.index, torch.tensor(getattr(stage, "labels", []))
         self.fixed = torch.stack([viewing.normalise(self.fixed_view(image)).double() for image in images])
         if self.kind == "parts" and self.stage == 0:
             self.fit_parts()
         self.learning = [name for name in self.names if self.stage == 0 or not name.startswith("router.")]
         self.begin(stage.num_categories)
-        self.kept_by_optimizer: dict[str, Any] = {}
+        velocities: Weights = {}
         for epoch in range(t.epochs if self.stage == 0 else t.discovery_epochs):
             self.epoch = epoch
             if self.kind.endswith("gaussians") and epoch % t.refit_every == 0:
                 self.refit(epoch, stage.num_categories)
-            self.begin_epoch()
             order = numpy_generator("order", t.seed, self.stage, epoch).permutation(len(stage))
-            for step, first in enumerate(range(0, len(order), self.most_rows)):
-                rows = order[first : first + self.most_rows]
-                self.step, self.positions = step, rows
+            for self.step, first in enumerate(range(0, len(order), t.batch_size)):
+                rows = order[first : first + t.batch_size]
                 if len(rows) < self.least_rows:
                     continue
-                pixels, labels = self.shown(images, stage.sample_ids, rows, epoch)
+                pixels = self.drawn([images[row] for row in rows], stage.sample_ids[rows], epoch)
+                labels = self.labels[rows] if self.stage == 0 else None
                 self.w |= {name: self.w[name].detach().requires_grad_() for name in self.learning}
                 loss = self.loss(pixels, labels, epoch)
                 found = torch.autograd.grad(loss, [self.w[name] for name in self.learning])
@@ -90,7 +88,9 @@ class Reference:
                     value = self.w[name].detach()
                     decay = t.weight_decay if value.ndim > 1 or t.decay_vectors else 0.0
                     rate = getattr(t, f"{role(name)}_learning_rate", t.learning_rate)
-                    self.w[name] = self.moved(name, value, gradient, self.share() * rate, decay)
+                    velocity = t.momentum * velocities.get(name, 0.0) + gradient + decay * value
+                    velocities[name] = velocity
+                    self.w[name] = value - self.share() * rate * velocity
         if self.kind == "gaussians":
             self.answer()
         if self.stage == 0:
@@ -98,16 +98,6 @@ class Reference:
         self.end()
         ended = {name: self.w[name] for name in self.names} | self.extra
         return ended | _of_fit("mixture", self.nets.mixture) | self.prediction
-
-    @property
-    def most_rows(self) -> int:
-        """Images of a stage in a step."""
-        return self.t.batch_size
-
-    def shown(self, images: list[Any], ids: Any, rows: Any, epoch: int) -> tuple[Tensor, Tensor | None]:
-        """Views of some images of a stage, and their labels."""
-        pixels = self.drawn([images[row] for row in rows], ids[rows], epoch)
-        return pixels, self.labels[rows] if self.stage == 0 else None
 
     @property
     def least_rows(self) -> int:
@@ -120,23 +110,12 @@ class Reference:
     def end(self) -> None:
         """After its last."""
 
-    def begin_epoch(self) -> None:
-        """Before the first step of an epoch."""
-
     def share(self) -> float:
         """What is left of every rate in this epoch."""
         t = self.t
         shrunk = 1.0 if self.stage == 0 else t.discovery_learning_rate / t.learning_rate
-        if (t.schedule if self.stage == 0 else t.discovery_schedule or t.schedule) == "steps":
-            return shrunk * t.fall_factor ** len([fall for fall in t.falls_at if fall <= self.epoch])
         epochs, last = t.epochs if self.stage == 0 else t.discovery_epochs, t.final_learning_rate_factor
         return shrunk * (last + (1 - last) * (1 + math.cos(math.pi * self.epoch / epochs)) / 2)
-
-    def moved(self, name: str, value: Tensor, gradient: Tensor, rate: float, decay: float) -> Tensor:
-        """A parameter after a step of SGD."""
-        velocity = self.t.momentum * self.kept_by_optimizer.get(name, 0.0) + gradient + decay * value
-        self.kept_by_optimizer[name] = velocity
-        return value - rate * velocity
 
     def clipped(self, gradients: Weights) -> Weights:
         """Gradients of a role shortened together where they are longer than allowed."""
@@ -147,10 +126,9 @@ class Reference:
             gradients |= {name: gradients[name] * shorter for name in names}
         return gradients
 
-    def drawn(self, images: list[Any], sample_ids: Any, epoch: int, laps: Any = None) -> Tensor:
-        """View 1 of all images, then view 2 of all: ``(2B, 3, S, S)``; a lap shows an image of the memory again."""
+    def drawn(self, images: list[Any], sample_ids: Any, epoch: int) -> Tensor:
+        """View 1 of all images, then view 2 of all: ``(2B, 3, S, S)``."""
         keys = [("view", self.t.seed, self.stage, epoch, int(sample)) for sample in sample_ids]
-        keys = keys if laps is None else [(*key, lap) for key, lap in zip(keys, laps, strict=True)]
         generators = [numpy_generator(*key) for key in keys]
         pairs = [self.training_views(*drawing) for drawing in zip(images, generators, strict=True)]
         return viewing.normalise(torch.stack(pairs, dim=1).flatten(0, 1)).double()
@@ -166,9 +144,8 @@ class Reference:
         return loss + sum(added.values())
 
     def supervised(self, z: Tensor, labels: Tensor) -> Tensor:
-        """Eq. 5 with the label as what is alike, among those that have one."""
+        """Eq. 5 with the label as what is alike."""
         both = torch.cat([labels, labels])
-        z, both = z[both >= 0], both[both >= 0]
         same = (both[:, None] == both) & ~torch.eye(len(z), dtype=torch.bool)
         return eq5(z, same, self.t.temperature_supervised)
 
@@ -219,10 +196,8 @@ class Reference:
             means, variances, _, floor = self.nets.mixture
             noise = torch_generator("replay", self.t.seed, self.stage + 1)
             noise = torch.randn(len(means), self.t.replay_samples, means.shape[1], generator=noise)
-            values, axes = torch.linalg.eigh(covariances(means, variances))
-            values = torch.where(values < 1.01 * floor, 0, values - floor)  # what is left of none is rounding
-            root = torch.einsum("kij,kj,klj->kil", axes, values.sqrt(), axes)
-            self.replay = (means[:, None] + torch.einsum("kij,ksj->ksi", root, noise)).flatten(0, 1)
+            deviations = (variances - floor).clamp(min=0).sqrt().expand_as(means)
+            self.replay = (means[:, None] + deviations[:, None] * noise).flatten(0, 1)
             self.known = torch.arange(len(means)).repeat_interleave(self.t.replay_samples)
 
     @torch.no_grad()
@@ -249,19 +224,17 @@ class ClassifierReference(Reference):
     @property
     def least_rows(self) -> int:
         """Half a batch: the mean answer over fewer is noise."""
-        return math.ceil(self.most_rows / 2)
+        return math.ceil(self.t.batch_size / 2)
 
     def begin(self, num_categories: int) -> None:
         """Rows of the new categories, as torch draws those of a linear layer."""
         old = self.w["classifier.weight"].detach()
         self.num_old = 0 if self.stage == 0 else len(old)
         if (more := num_categories - len(old)) > 0:
-            self.w["classifier.weight"] = torch.cat([old, self.placed(self.uniform(more))])
-
-    def uniform(self, count: int) -> Tensor:
-        """Rows as torch draws those of a linear layer."""
-        width, generator = self.nets.config.hidden_size, torch_generator("objective", self.t.seed, self.stage)
-        return (2 * torch.rand(count, width, generator=generator) - 1) / math.sqrt(width)
+            width = self.nets.config.hidden_size
+            generator = torch_generator("objective", self.t.seed, self.stage)
+            rows = (2 * torch.rand(more, width, generator=generator) - 1) / math.sqrt(width)
+            self.w["classifier.weight"] = torch.cat([old, self.placed(rows)])
 
     def placed(self, rows: Tensor) -> Tensor:
         """What new rows become."""
@@ -297,8 +270,7 @@ class SimGCDReference(ClassifierReference):
         loss = loss + eq5(z, rows[:, None] == rows.roll(n), self.t.temperature_unsupervised)
         if labels is not None:
             both, share = torch.cat([labels, labels]), self.t.supervised_weight
-            asked = answers[rows, both.clamp(min=0)][both >= 0]
-            taught = -asked.log().mean() + self.supervised(z, labels)
+            taught = -answers[rows, both].log().mean() + self.supervised(z, labels)
             return (1 - share) * loss + share * taught
         return loss + self.kept(raw, pixels, epoch)
 

@@ -188,7 +188,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int) -> tuple[Tenso
 
 
 def covariances(means: Tensor, variances: Tensor) -> Tensor:
-    return variances if variances.ndim == 3 else variances.expand_as(means).diag_embed()
+    return variances.expand_as(means).diag_embed()
 
 
 def linear(w: Weights, name: str, x: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ def unit(x: Tensor) -> Tensor:
 
 def role(name: str) -> str:
     """What a parameter is, for rates of its own."""
-    if name.startswith(("classifier.", "novel.", "clusters.")):
+    if name.startswith("classifier."):
         return "classifier"
     kinds = {"keys": "key", "prompts": "prompt", "general": "prompt", "experts": "prompt", "values": "prompt"}
     return "router" if name.startswith("router.") else kinds.get(name.split(".")[-1], "model")

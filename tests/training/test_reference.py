@@ -1,8 +1,6 @@
 """Parameters of the paper's methods after two epochs of two stages, against a reference that shares no code."""
 
 import math
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +30,6 @@ from tests.training.reference_networks import PARTS, POOL, Networks
 
 Values = dict[str, Any]
 Weights = dict[str, Tensor]
-References = Callable[[str], list[Weights]]
 
 TOLERANCE = 1e-5  # of a tensor's length; ours are float32, those of the reference float64, and 5e-7 apart
 VIEWS = {"image_size": 32, "resize_size": 36}
@@ -120,7 +117,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def recipe_of(method: str, folder: Path, run: Path, **training: Any) -> Recipe:
+def recipe_of(method: str, folder: Path, run: Path) -> Recipe:
     """Two stages: two labelled categories, then one more."""
     _, model, own = METHODS[method]
     images, backbone = folder / "3 categories", folder / "backbone"
@@ -129,7 +126,7 @@ def recipe_of(method: str, folder: Path, run: Path, **training: Any) -> Recipe:
             "data": {"dataset": str(images), "class_blocks": [2, 1], "cuts": [[0.75, 1.0], [1.0]]},
             "views": VIEWS,
             "model": {"backbone": str(backbone), **TINY_HEAD, **model},
-            "training": {**TRAINING, **own, "kmeans_restarts": 2, "output_dir": str(run), **training},
+            "training": {**TRAINING, **own, "kmeans_restarts": 2, "output_dir": str(run)},
         }
     )
 
@@ -159,28 +156,19 @@ def train_from(start: Weights, recipe: Recipe) -> Recipe:
     return recipe
 
 
-@pytest.fixture(scope="module")
-def references(folder: Path) -> References:
-    """What the reference ends both stages with, by method; computed when it is first asked for."""
-
-    @cache
-    def reference_of(method: str, **training: Any) -> list[Weights]:
-        kind, model, own = METHODS[method]
-        recipe = recipe_of(method, folder, folder / "never")
-        assert recipe.model.backbone is not None
-        backbone = Dinov2Model.from_pretrained(recipe.model.backbone)
-        options = ViewOptions(**VIEWS)
-        reference = REFERENCES.get(method, Reference)(
-            kind,
-            backbone,
-            start_of(recipe),
-            options,
-            {**model, **model.get("options", {})},
-            {**TRAINING, **own, **training},
-        )
-        return [reference.train(stage) for stage in stage_stream(recipe.data, TRAINING["seed"])]
-
-    return reference_of
+def reference_of(method: str, folder: Path) -> list[Weights]:
+    """What the reference ends both stages with."""
+    kind, model, own = METHODS[method]
+    recipe = recipe_of(method, folder, folder / "never")
+    reference = REFERENCES.get(method, Reference)(
+        kind,
+        Dinov2Model.from_pretrained(folder / "backbone"),
+        start_of(recipe),
+        ViewOptions(**VIEWS),
+        {**model, **model.get("options", {})},
+        {**TRAINING, **own},
+    )
+    return [reference.train(stage) for stage in stage_stream(recipe.data, TRAINING["seed"])]
 
 
 def assert_equal_to(expected: list[Weights], run: Path) -> None:
@@ -202,12 +190,10 @@ def assert_equal_to(expected: list[Weights], run: Path) -> None:
 @pytest.mark.parametrize(
     "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in METHODS]
 )
-def test_parameters_equal_those_of_the_reference(
-    method: str, folder: Path, references: References, tmp_path: Path
-) -> None:
+def test_parameters_equal_those_of_the_reference(method: str, folder: Path, tmp_path: Path) -> None:
     recipe = recipe_of(method, folder, tmp_path / "run")
     train_run(train_from(start_of(recipe), recipe))
-    assert_equal_to(references(method), tmp_path / "run")
+    assert_equal_to(reference_of(method, folder), tmp_path / "run")
     shown = {name for epoch in read_history(tmp_path / "run") for name in epoch.losses}
     assert shown <= {**LOSSES, **method_named(recipe.model.variant).losses}.keys()  # titles of their curves
 
