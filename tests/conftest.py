@@ -236,6 +236,15 @@ def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 20 images of five categories, with names that are not ASCII. Tests only read it."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for row, record in enumerate(coloured_images(5, 4)):
+        record["image"].save(folder / f"été-{row}.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def stages() -> StageStream:
     """Four stages of 5 categories: 2 known, then one new each."""
     from promptccd.data import StageStream

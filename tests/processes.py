@@ -1,9 +1,16 @@
 """Who is left, for tests that end processes."""
 
 import re
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+
+def ended(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A command, once it has ended, with what it said."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 def processes_of(session: int) -> list[int]:

@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from promptccd.reports.report import STREAM_COLUMNS
 from promptccd.training.recipe import known_fields
 from tests.conftest import coloured_images, save_by_kind
 from tests.messages import TEXT
+from tests.processes import ended
 
 Values = dict[str, dict]
 
@@ -96,18 +96,8 @@ def test_a_report_is_about_seeds_or_compares(monkeypatch: pytest.MonkeyPatch, ru
     monkeypatch.setattr(reports, "write_report", lambda *given, **more: [*given, *more.values()])
     words = ["report", "a", "b", "--out", "here"]
     assert run(*words, "--compare")[1] == "of/a/b/here\n"
-    own = [
-        "--samples",
-        "3",
-        "--baselines",
-        "--dataset",
-        "images",
-        "--num_workers",
-        "2",
-        "--image_cache",
-        "off",
-    ]
-    assert run(*words, *own)[1] == "[['a', 'b'], 'here', 3, True, 'images', 2, 'off']\n"
+    own = "--samples 3 --baselines --dataset images --num_workers 2 --image_cache off"
+    assert run(*words, *own.split())[1] == "[['a', 'b'], 'here', 3, True, 'images', 2, 'off']\n"
     assert json.loads(run(*words, "--json")[1])["files"] == ["index.html", "report.csv", "report.json"]
 
 
@@ -131,6 +121,7 @@ def test_a_run_finds_its_data_again_or_asks_where_it_is(
     assert code == 2
     assert "--dataset" in err
     assert json.loads(run("evaluate", moved, "--dataset", image_folder, "--json")[1]) == results
+    assert run("verify", moved)[0] == 1 and run("verify", moved, "--dataset", image_folder)[0] == 0
 
 
 @pytest.mark.slow
@@ -150,9 +141,7 @@ def test_predictions_are_those_of_training_for_every_image(
     found = json.loads(run(*words)[1])
     assert [item["category"] for item in found["predictions"]] == assigned["category_ids"]
     assert list(found["skipped"]) == ["notes.txt"]
-    elsewhere = subprocess.run(
-        [sys.executable, "-m", "promptccd", *words], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+    elsewhere = ended(sys.executable, "-m", "promptccd", *words, cwd=tmp_path)
     assert json.loads(elsewhere.stdout) == found  # confidences and distances too, to the last digit
 
 

@@ -76,48 +76,6 @@ def test_a_dissolved_category_is_retired_until_that_is_undone(found, run) -> Non
     assert registry_in(found).state_hash() == registry.state_hash()
 
 
-@pytest.mark.parametrize(
-    ("action", "said"),
-    [
-        (("regroup", "x"), "Expected a whole number from 1 on, got 'x': regroup COUNT."),
-        (("dissolve", "0", "all"), "Expected none, got 'all': dissolve ID [none]."),
-        (("rename", "0"), "Expected rename ID NAME"),
-        (("rename", "0", "a", "b"), "in quotes"),
-        (("rename", "x", "a"), "Expected the number or the name of a category, got 'x'"),
-        (("rename", "999", "a"), "There is no category 999"),
-        (("rename", "0", "category 1"), "is called 'category 1' already"),
-        (("rename", "0", "two\nlines"), "one line without control characters"),
-        (("rename", "0", "n" * 255), "at most 100 characters, got 255"),
-        (("merge", "0"), "Expected merge ID ID ..."),
-        (("undo", "2"), "Expected undo alone, got 2"),
-        (("redo", "2"), "Expected redo alone, got 2"),
-        (("list", "0"), "Expected list alone, got 0"),
-        (("split",), "Expected split ID"),
-        (("split", "0", "abc"), "No images are called 'abc'"),
-        (("move", "0"), "Expected move ID|none IMAGE"),
-        (("move", "0", "abc"), "No images are called 'abc'"),
-        (("dissolve", "0"), "was labelled at stage 0"),
-        (("dissolve",), "Expected dissolve ID"),
-        (("aside",), "Expected aside ID|IMAGE ..."),
-        (("aside", "0"), "labelled at stage 0"),
-        (("aside", "category 1"), "labelled at stage 0"),
-        (("aside", "0", "1"), "No images are called '0'"),
-        (("aside", "abc"), "No images are called 'abc'"),
-        (("back",), "Expected back ID"),
-        (("back", "0"), "Category 0 is not ignored"),
-        (("undo",), "nothing to undo"),
-        (("redo",), "nothing to redo"),
-    ],
-)
-def test_corrections_that_cannot_be_are_one_line_and_change_nothing(found, run, action, said) -> None:
-    before = registry_in(found).state_hash()
-    code, _, err = run("categories", found, *action)
-    assert code == 2
-    assert said in err
-    assert "Traceback" not in err
-    assert before == registry_in(found).state_hash()
-
-
 def test_predictions_bear_the_names_people_gave(trained_run, album, tmp_path, run) -> None:
     stage = Path(shutil.copytree(trained_run / "stage3", tmp_path / "run" / "stage3"))
     assert run("categories", stage, "rename", 0, "heron")[0] == 0

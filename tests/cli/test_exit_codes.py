@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from shutil import copytree
 
@@ -21,22 +22,14 @@ import pytest
 from promptccd.cli.exit_codes import Terminated, exit_for, signals_end_command
 from promptccd.cli.logs import log_to_stderr
 from promptccd.cli.options import to_json
-from promptccd.errors import DeviceError, DiskError, one_line
+from promptccd.errors import DeviceError, DiskError
 from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
 from tests.conftest import coloured_images, quick_recipe, resumable_recipe, save_by_kind
 from tests.messages import TEXT
-from tests.processes import processes_of
+from tests.processes import eventually, processes_of
 
 COMMAND = [sys.executable, "-m", "promptccd_command"]
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pictures")
-    for row, record in enumerate(coloured_images(5, 4)):
-        record["image"].save(folder / f"été-{row}.png")
-    return folder
 
 
 def test_no_bars_are_drawn_where_nobody_watches(tmp_path: Path) -> None:
@@ -47,15 +40,9 @@ def test_no_bars_are_drawn_where_nobody_watches(tmp_path: Path) -> None:
     assert ended.err.endswith("own: 12 files found: 12 images with a category.\n")
 
 
-class Terminal(io.TextIOWrapper):
-    """Stderr as bars take it for one."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 def watch() -> None:
-    sys.stderr = Terminal(sys.stderr.detach(), "utf-8", line_buffering=True)
+    """Let bars take stderr for a terminal."""
+    sys.stderr.isatty = lambda: True
 
 
 @pytest.mark.slow
@@ -81,8 +68,8 @@ def lines_of(err: str) -> list[str]:
     return [line for line in err.splitlines() if line.startswith("promptccd: ")]
 
 
-def after_opening(number: int, signals: tuple[int, ...] = (signal.SIGINT,)) -> Callable[[], None]:
-    """What makes the process send itself signals when it opens a file for that many times."""
+def after_opening(number: int, sent: int = signal.SIGINT) -> Callable[[], None]:
+    """What makes the process send itself a signal when it opens a file for that many times."""
 
     def before() -> None:
         opened = 0
@@ -91,8 +78,7 @@ def after_opening(number: int, signals: tuple[int, ...] = (signal.SIGINT,)) -> C
             nonlocal opened
             opened += event == "open"
             if event == "open" and opened == number:
-                for each in signals:
-                    os.kill(os.getpid(), each)
+                os.kill(os.getpid(), sent)
 
         sys.addaudithook(hook)
 
@@ -126,17 +112,13 @@ def test_a_signal_during_the_imports_is_one_line(module: str, number: int) -> No
     assert rest == [TEXT["promptccd-interrupted-nothing-was-left-h"]]
 
 
-OPENED = [
-    (words, opened, signal.SIGINT)
-    for words in ("predict", "report", "split", "train")
-    for opened in (1, 3, 12)
-]
-
-
 @pytest.mark.fault(51, 52)
 @pytest.mark.parametrize(
     ("words", "opened", "number"),
-    [*OPENED, *((each, 3, signal.SIGTERM) for each in ("evaluate", "verify", "report"))],
+    [
+        *product(("predict", "report", "split", "train"), (1, 3, 12), [signal.SIGINT]),
+        *product(("evaluate", "verify", "report"), [3], [signal.SIGTERM]),
+    ],
 )
 def test_a_signal_at_any_instant_is_one_line(
     words: str, opened: int, number: int, trained_run: Path, pictures: Path, image_folder: Path,
@@ -152,7 +134,7 @@ def test_a_signal_at_any_instant_is_one_line(
         "train": ["--config", recipe],
     }
     given = argv.get(words, [trained_run])
-    ended = run_forked([words, *given], before=after_opening(opened, (number,)))
+    ended = run_forked([words, *given], before=after_opening(opened, number))
     if ended.code == 0:  # fewer files than that
         assert words == "split" and opened > 1
         return
@@ -194,21 +176,6 @@ def started(command: list[str]) -> Iterator[subprocess.Popen]:
         process.communicate()
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
-    until = time.monotonic() + 240
-    while not condition():
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def nobody_left(session: int) -> bool:
-    until = time.monotonic() + 10
-    while processes_of(session) and time.monotonic() < until:
-        time.sleep(0.05)
-    return not processes_of(session)
-
-
 @pytest.mark.slow
 @pytest.mark.fault(51, 52)
 @pytest.mark.parametrize(
@@ -234,7 +201,7 @@ def test_a_signal_ends_all_processes_in_time_and_what_was_saved_stays(
         "sweep": (sweep, tmp_path / "out" / "tiny-seed1"),
     }[kind]
     with started([*COMMAND, *words]) as process:
-        wait_until(lambda: any(where.glob("resume/stage0*")), process)
+        assert eventually(lambda: process.poll() or any(where.glob("resume/stage0*")), 240)
         began = time.monotonic()
         for _ in range(times):
             (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
@@ -246,7 +213,7 @@ def test_a_signal_ends_all_processes_in_time_and_what_was_saved_stays(
         assert "Exception ignored" not in err
         (line,) = lines_of(err)
         assert TEXT["run-the-same-command-again"] in line
-        assert nobody_left(process.pid)
+        assert eventually(lambda: not processes_of(process.pid))
     assert any(where.glob("resume/stage0*"))
 
 
@@ -329,11 +296,6 @@ def test_names_that_a_terminal_cannot_show_are_shown_by_their_numbers(
         assert ended.code == (2 if "☃" in str(words[1]) else 0)
         if words[0] == "categories":
             assert ("☃" if encoding == "utf-8" else "\\u2603") in ended.out
-
-
-def test_a_message_is_one_line_that_does_nothing_to_a_terminal() -> None:
-    assert one_line("No folder 'a\x1b[2Jb'.\nGive another.") == "No folder 'a\\x1b[2Jb'. Give another."
-    assert one_line("été ☃") == "été ☃"
 
 
 def test_signals_end_a_command_and_one_that_python_drops_is_sent_again(monkeypatch, caplog) -> None:

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from promptccd.cli.main import main
 from tests.cli.test_mistakes import SIZES, assert_parses
 from tests.conftest import coloured_images, save_by_kind
 from tests.messages import TEXT
+from tests.processes import ended
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,10 +25,7 @@ def test_the_command_alone_shows_what_there_is(capsys):
 
 
 def test_python_runs_the_package_as_the_command():
-    ended = subprocess.run(
-        [sys.executable, "-m", "promptccd", "--version"], capture_output=True, text=True, check=True
-    )
-    assert ended.stdout.startswith("promptccd ")
+    assert ended(sys.executable, "-m", "promptccd", "--version").stdout.startswith("promptccd ")
 
 
 @pytest.fixture

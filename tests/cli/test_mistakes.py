@@ -14,6 +14,7 @@ import pytest
 
 from promptccd.cli.main import COMMANDS, main, parse
 from tests.conftest import coloured_images, quick_recipe, save_by_kind
+from tests.discovery.corrected import registry_in
 from tests.messages import TEXT
 
 SIZES = ["--image_size", "24", "--resize_size", "32"]
@@ -175,6 +176,60 @@ MISTAKES = [
     ("report {run} nowhere --compare --out new", "Nothing is at"),
     ("discover {bare} my_photos --out new --adapt", "cannot be adapted"),
     ("verify 'a b/c d'", "Cannot fetch"),
+    ("verify {stage} --dataset photos", TEXT["no-image-is-read"]),
+    ("verify {run} --dataset photos --quick", TEXT["no-image-is-read"]),
+    # Corrections
+    ("categories {stage} regroup x", "Expected a whole number from 1 on, got 'x': regroup COUNT."),
+    ("categories {stage} dissolve 0 all", "Expected none, got 'all': dissolve ID [none]."),
+    ("categories {stage} rename 0", "Expected rename ID NAME"),
+    ("categories {stage} rename 0 a b", "in quotes"),
+    ("categories {stage} rename x a", "Expected the number or the name of a category, got 'x'"),
+    ("categories {stage} rename 0 bonsai", "is called 'bonsai' already"),
+    ("categories {stage} rename 0 'two\nlines'", "one line without control characters"),
+    ("categories {stage} rename 0 {long}", "at most 100 characters, got 255"),
+    ("categories {stage} undo 2", "Expected undo alone, got 2"),
+    ("categories {stage} redo 2", "Expected redo alone, got 2"),
+    ("categories {stage} list 0", "Expected list alone, got 0"),
+    ("categories {stage} split", "Expected split ID"),
+    ("categories {stage} split 0 abc", "No images are called 'abc'"),
+    ("categories {stage} move 0", "Expected move ID|none IMAGE"),
+    ("categories {stage} move 0 abc", "No images are called 'abc'"),
+    ("categories {stage} dissolve 0", "was labelled at stage 0"),
+    ("categories {stage} dissolve", "Expected dissolve ID"),
+    ("categories {stage} aside", "Expected aside ID|IMAGE ..."),
+    ("categories {stage} aside 0", "labelled at stage 0"),
+    ("categories {stage} aside bonsai", "labelled at stage 0"),
+    ("categories {stage} aside 0 1", "No images are called '0'"),
+    ("categories {stage} aside abc", "No images are called 'abc'"),
+    ("categories {stage} back", "Expected back ID"),
+    ("categories {stage} back 0", "Category 0 is not ignored"),
+    ("categories {stage} redo", "nothing to redo"),
+    # Sweeps
+    ("sweep {tiny} --set epoch=1", "'epoch'. Did you mean 'epochs'"),
+    ("sweep {tiny} --set trainin.epochs=1", "'trainin.epochs'. Did you mean 'training.epochs'"),
+    ("sweep {tiny} --set epochs", "Expected --set KEY=V1,V2, got 'epochs'"),
+    ("sweep {tiny} --set epochs=[1", "Expected --set epochs=V1,V2, got '[1'"),
+    ("sweep {tiny} --set epochs=", "Expected at least one value of training.epochs, got 0."),
+    ("sweep {tiny} --set epochs=1 training.epochs=2", "gives training.epochs twice"),
+    ("sweep {tiny} --slurm partition=gpu", "--slurm belongs to --engine slurm."),
+    ("sweep {tiny} --cell-gpus 0.5", "--cell-gpus belongs to --engine ray."),
+    ("sweep {tiny} --engine slurm --slurm gpu", "Expected --slurm KEY=VALUE."),
+    ("sweep {tiny} --set epochs=1,many", "Expected training.epochs to be int, got 'many'"),
+    ("sweep {tiny} --set epochs=1,0", "Expected epochs >= 1, got 0"),
+    ("sweep {tiny} --set class_blocks=7,1", "Expected data.class_blocks to be list[int] or none, got '7'"),
+    ("sweep {tiny} --set pool=l2p", "'pool' of section 'model' for promptccd"),
+    ("sweep {tiny} --set seed=1,2", "give its values to seeds"),
+    ("sweep {tiny} --output_dir elsewhere", "give its values to out"),
+    ("sweep {tiny} --set epochs=1,2 --epochs 5",
+        "training.epochs is given twice: [1, 2] to be tried and '5' for all cells. Leave one out."),
+    ("sweep {tiny} --set epochs=1,1", "Two cells of the sweep would be called tiny-epochs=1-seed1"),
+    ("sweep {tiny} --jobs 0", "--jobs: expected a whole number from 1 to 512, got '0'"),
+    ("sweep {tiny} --backbone none --backbone_config '{{depth: 3}}'", "model.backbone_config has no depth"),
+    ("sweep {tiny} --image_size 18 --resize_size 24", TEXT["tiny-seed1-image-size-18-is"]),
+    ("sweep my_photos --config tiny.yaml --seeds 1", "Expected a folder of your images, --config"),
+    ("sweep {tiny} --method pp", "--method is for images of your own"),
+    ("sweep my_photos --seeds 1 --method simgdc", "No method is called 'simgdc'. Did you mean 'simgcd'?"),
+    ("sweep my_photos --seeds 1 --backbone photograph", "Cannot read the configuration of backbone 'photograph'"),
 ]  # fmt: skip
 
 
@@ -189,19 +244,22 @@ def test_a_mistake_ends_in_a_line_that_says_what_is_next_and_makes_nothing_else(
         "run": "runs/promptccd-my_photos",
         "stage": "runs/promptccd-my_photos/stage2",
         "bare": tiny_backbone,
+        "tiny": "--config tiny.yaml --seeds 1",
     }
     outputs = ("new", "runs/new", "nothing-groups")  # that rows name
     given = {desk / name for name in outputs}
     before = {*desk.glob("*"), *desk.glob("runs/*"), *given}
-    code, out, err = run(*(word.format(**places, digits="7" * 5000) for word in shlex.split(typed)))
+    registry = registry_in(Path(places["stage"])).state_hash()
+    code, out, err = run(*shlex.split(typed.format(**places, digits="7" * 5000, long="n" * 255)))
     assert code in (2, 3, 5)
     assert out == ""
-    (line,) = [each for each in err.splitlines() if each.startswith("promptccd: ")]
-    assert err.splitlines()[-1] == line
+    (line,) = err.splitlines()
+    assert line.startswith("promptccd: ")
     assert [each for each in said if each not in line] == []
     assert "Traceback" not in err
     assert len(line) < 900
     assert {*desk.glob("*"), *desk.glob("runs/*")} <= before
+    assert registry_in(Path(places["stage"])).state_hash() == registry
     next_words = said[-1]
     if re.match(r"promptccd \S+ .*[A-Z]|promptccd \S+ --help", next_words) and "--model" not in next_words:
         assert_parses(next_words)

@@ -72,6 +72,7 @@ _DATA = (1, 18)  # write and pwrite64, which can be cut short
 CONNECTION = "(connection)"
 
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # of the filter's little machine
+_INSTRUCTION = struct.Struct("HBBI")  # what to do, steps to skip if so and if not, a number
 _ALLOW, _ASK = 0x7FFF0000, 0x7FC00000
 _SET_MODE_FILTER, _NEW_LISTENER, _NO_NEW_PRIVILEGES = 1, 8, 38
 _SECCOMP = 317
@@ -108,19 +109,6 @@ class Call:
 
 
 Decide = Callable[[Call], Verdict]
-
-
-class _Instruction(ctypes.Structure):
-    _fields_ = [
-        ("code", ctypes.c_ushort),
-        ("yes", ctypes.c_ubyte),
-        ("no", ctypes.c_ubyte),
-        ("k", ctypes.c_uint),
-    ]
-
-
-class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.POINTER(_Instruction))]
 
 
 def can_watch() -> bool:
@@ -212,11 +200,12 @@ def _install_filter() -> int:
         steps.append((_ANY_BIT, 4 * left + 2, 4 * left + 1, _WRITING))
         steps.append((_LOAD, 0, 0, number))
     steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ASK)]
-    program = _Program(len(steps), (_Instruction * len(steps))(*[_Instruction(*step) for step in steps]))
+    instructions = ctypes.create_string_buffer(b"".join(_INSTRUCTION.pack(*step) for step in steps))
+    program = struct.pack("@HP", len(steps), ctypes.addressof(instructions))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
-    listener = libc.syscall(_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER, ctypes.byref(program))
+    listener = libc.syscall(_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER, program)
     if listener < 0:
         raise OSError(ctypes.get_errno(), "seccomp")
     return int(listener)
@@ -292,10 +281,9 @@ def _path(process: int, place: Where, arguments: list[int]) -> str:
 
 
 def _target_of(process: int, link: str) -> str:
-    try:
+    with contextlib.suppress(OSError):
         return os.readlink(f"/proc/{process}/{link}")
-    except OSError:
-        return ""
+    return ""
 
 
 def _memory(process: int, address: int, length: int) -> bytes:

@@ -22,12 +22,11 @@ from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import Project
 from promptccd.discovery.project.record import BEFORE, CATEGORIES, PROJECT
 from promptccd.training.progress import HISTORY, read_history
-from tests.conftest import TINY_BACKBONE, coloured_images, quick_recipe
+from tests.conftest import coloured_images, quick_recipe, write_tiny_backbone
 from tests.crash.system_calls import Decide, Verdict, run_watched
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import rows_of
 from tests.discovery.stored import stored_in
-from tests.hub.clients import client_settings
 from tests.hub.server import Hub
 
 UNCOUNTED = (".lock", ".lock-owner", "train.log")  # process ids, and what a cell printed
@@ -54,17 +53,14 @@ class Workshop:
         os.environ["HF_TOKEN"] = hub.token
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
         datasets.config.HF_DATASETS_CACHE = root / "datasets"
-        for place, name, value in client_settings(hub, self.place / "hf"):
+        for place, name, value in hub.client_settings(self.place / "hf"):
             setattr(place, name, value)
         self.run(self._make_inputs)
 
     def _make_inputs(self) -> int:
-        from transformers import Dinov2Config, Dinov2Model
-
         inputs = self.root / "inputs"
         coloured_images(3, 12).save_to_disk(str(inputs / "images"))
-        torch.manual_seed(0)
-        Dinov2Model(Dinov2Config(**TINY_BACKBONE)).save_pretrained(inputs / "backbone")
+        write_tiny_backbone(inputs / "backbone")
         write_pictures(inputs / "album", [0, 1, 2, 3], per_category=4, seed=10)
         write_pictures(inputs / "more", [2, 3, 4], per_category=4, seed=11)
         for variant in ("promptccd", "promptccd-gcd"):

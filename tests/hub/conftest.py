@@ -6,15 +6,14 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub.file_download
 import huggingface_hub.utils._http
 import pytest
-from datasets import load_from_disk
 from huggingface_hub import HfFileSystem, close_session
 
 from promptccd.runs import RunDirectory
-from tests.hub.clients import client_settings
 from tests.hub.server import TAKEN_OUT, Hub
 
 
@@ -27,7 +26,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
             monkeypatch.delenv(name)
         for name, value in hub.environment(home).items():
             monkeypatch.setenv(name, value)
-        for place, name, value in client_settings(hub, home):
+        for place, name, value in hub.client_settings(home):
             monkeypatch.setattr(place, name, value)
         HfFileSystem.clear_instance_cache()
         close_session()
@@ -37,19 +36,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     assert not hub.errors, hub.errors[0]
 
 
-class _Waits:
-    monotonic = staticmethod(time.monotonic)
-
-    def __init__(self, waits: list[float]) -> None:
-        self.sleep = waits.append
-
-
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that huggingface_hub would have slept before retrying; it sleeps none of them."""
     waits: list[float] = []
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=waits.append)
     for module in (huggingface_hub.utils._http, huggingface_hub.file_download):
-        monkeypatch.setattr(module, "time", _Waits(waits))
+        monkeypatch.setattr(module, "time", clock)
     return waits
 
 
@@ -75,12 +68,3 @@ def recipe(recipe_values: dict, tmp_path: Path) -> Path:
     path = tmp_path / "recipe.json"
     path.write_text(json.dumps(recipe_values))
     return path
-
-
-@pytest.fixture
-def pictures(image_folder: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    for number, row in enumerate(load_from_disk(str(image_folder)).select(range(3))):
-        row["image"].save(folder / f"{number}.png")
-    return folder

@@ -219,17 +219,8 @@ def repo_info(hub: Hub, request: Request, kind: str, repo_id: str, revision: str
             entry |= {"blobId": about["oid"], "size": about["size"]}
             entry |= {"lfs": about["lfs"] | {"sha256": about["lfs"]["oid"]}} if blob.lfs else {}
         siblings.append(entry)
-    return Reply.json(
-        {
-            "id": repo_id,
-            "sha": commit.sha,
-            "lastModified": commit.date,
-            "private": repo.private,
-            "gated": False,
-            "tags": [],
-            "siblings": siblings,
-        }
-    )
+    facts = {"id": repo_id, "sha": commit.sha, "lastModified": commit.date, "private": repo.private}
+    return Reply.json({**facts, "gated": False, "tags": [], "siblings": siblings})
 
 
 @route("GET", r"/api/spaces/(?P<repo_id>[^/]+/[^/]+)/variables")

@@ -14,8 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+import datasets.config
+import huggingface_hub.constants
+import huggingface_hub.hf_api
+import transformers.utils.hub
 
 from tests.hub.routes import LFS_SUFFIXES, ROUTES, Account, Blob, Commit, Refusal, Reply, Repo, Request
 
@@ -171,6 +176,38 @@ class Hub:
         }
         return kept | ours | ({"HF_TOKEN": token} if token else {})
 
+    def client_settings(self, home: Path) -> list[tuple[Any, str, object]]:
+        """Where, under which name, what has to stand so that clients that are imported already use this Hub.
+
+        They keep what they fetch in `home`.
+        """
+        constants = {
+            "ENDPOINT": self.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": self.url + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_URL_HOSTS": huggingface_hub.constants.HF_URL_HOSTS | {"127.0.0.1"},
+            "HF_HOME": str(home),
+            "HF_HUB_CACHE": str(home / "hub"),
+            "HF_ASSETS_CACHE": str(home / "assets"),
+            "HF_TOKEN_PATH": str(home / "token"),
+            "HF_STORED_TOKENS_PATH": str(home / "stored_tokens"),
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_DISABLE_XET": True,
+        }
+        urls = self.url + "/datasets/{repo_id}/resolve/{revision}/{path}"
+        return [
+            *((huggingface_hub.constants, name, value) for name, value in constants.items()),
+            (huggingface_hub.hf_api.api, "endpoint", self.url),
+            (transformers.utils.hub, "_hf_api", None),  # a client it keeps
+            (datasets.config, "HF_ENDPOINT", self.url),
+            (datasets.config, "HUB_DATASETS_URL", urls),
+            (datasets.config, "HF_HUB_OFFLINE", False),
+            (
+                datasets.config,
+                "HF_DATASETS_CACHE",
+                home / "datasets",
+            ),  # where rows are looked for that were kept
+        ]
+
     # For the routes -------------------------------------------------------------------------------------
 
     def create(self, kind: str, repo_id: str, private: bool) -> Repo:
@@ -217,10 +254,11 @@ class Hub:
         return Fault()
 
     def answer(self, request: Request) -> Reply:
-        method = "GET" if request.method == "HEAD" else request.method
         try:
-            for wanted, pattern, handler in ROUTES:
-                if wanted == method and (match := pattern.fullmatch(request.path)):
+            for method, pattern, handler in ROUTES:
+                if method == request.method.replace("HEAD", "GET") and (
+                    match := pattern.fullmatch(request.path)
+                ):
                     groups = {name: value and unquote(value) for name, value in match.groupdict().items()}
                     with self.lock:
                         return handler(self, request, **groups)
@@ -275,11 +313,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send(self, reply: Reply, cut: bool) -> None:
         self.send_response(reply.status)
-        for name, value in {
-            "Content-Length": str(len(reply.body)),
-            "Connection": "close",
-            **reply.headers,
-        }.items():
+        usual = {"Content-Length": str(len(reply.body)), "Connection": "close"}
+        for name, value in (usual | reply.headers).items():
             self.send_header(name, value)
         try:
             self.end_headers()

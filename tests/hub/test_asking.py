@@ -121,14 +121,8 @@ def test_a_load_of_what_is_in_the_cache_asks_once(warm: str, hub: Hub, capsys) -
 
 
 def test_a_first_load_fetches_the_files_of_a_model_and_no_others(stage: str, hub: Hub) -> None:
-    others = (
-        "pytorch_model.bin",
-        "more/config.json",
-        "data/big.sqlite",
-        "seen.sqlite",
-        "model-a/b-of-c.safetensors",
-    )
-    hub.add(NAME, dict.fromkeys(others, b"large"))
+    others = "pytorch_model.bin more/config.json data/big.sqlite seen.sqlite model-a/b-of-c.safetensors"
+    hub.add(NAME, dict.fromkeys(others.split(), b"large"))
     asked(hub, lambda: CategoryDiscoveryPipeline.from_pretrained(stage))
     files = ("config.json", "model.safetensors.index.json", FROZEN, LEARNT, "preprocessor_config.json")
     fetched = {each.path.rpartition("/")[2] for each in hub.log if "/resolve/" in each.path}
@@ -277,7 +271,7 @@ def test_every_way_in_takes_every_spelling(
         for words in (
             ["verify", name],
             ["predict", name, str(pictures)],
-            ["explain", name, str(pictures / "0.png"), "--out", str(tmp_path / f"why{number}")],
+            ["explain", name, str(pictures / "été-0.png"), "--out", str(tmp_path / f"why{number}")],
             ["discover", name, str(pictures), "--out", str(tmp_path / f"found{number}")],
         ):
             assert main(words) == 0, (words, capsys.readouterr().err)

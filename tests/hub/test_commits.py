@@ -104,13 +104,6 @@ def test_missing_rights_are_told(kind: str, send: Send, hub: Hub, monkeypatch, t
         hub.add("lab/page", {"promptccd/__init__.py": b""}, kind=kind)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_hubs_refusal_is_told_in_its_words(kind: str, send: Send, hub: Hub) -> None:
-    hub.plan(lambda request: request.path == "/api/repos/create", Fault(status=402, words="no room"))
-    with pytest.raises(HubError, match=TEXT["not-pushed-no-room-402-nothing"]):
-        send("user/page")
-
-
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

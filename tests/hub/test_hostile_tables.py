@@ -138,11 +138,9 @@ def test_the_watch_sees_what_it_should(places: Places, hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("way", ["an absolute path", "a link", "a device", "a null byte"])
-def test_the_row_and_the_path_are_named(way: str, places: Places, backbone_folder: Path, capsys) -> None:
+def test_the_row_and_the_path_are_named(way: str, places: Places, capsys) -> None:
     TABLES[way](places)
-    recipe = places.data.parent / "recipe.json"
-    recipe.write_text(json.dumps(quick_recipe(places.data, backbone_folder, places.data.parent / "run")))
-    assert main(["split", str(recipe)]) == 2
+    assert main(["split", str(places.data), "--class_blocks", "2", "1", "1", "1"]) == 2
     said = capsys.readouterr().err
     named = {"a link": str(places.data / "link.png"), "a device": "/dev/zero"}.get(way, places.image)
     assert "Row 37 of" in said

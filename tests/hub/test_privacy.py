@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tests.conftest import quick_recipe
 from tests.hub.server import Hub
 from tests.messages import TEXT
 from tests.photographs import MARKER, TELLING, album, jpeg, pixels
+from tests.processes import ended
 
 PLACES = [f"{MARKER}-file", MARKER, "2019:07:14", f"holiday_{MARKER}"]
 
@@ -189,12 +189,11 @@ def test_nothing_is_unpickled_and_no_token_is_written(
     recipe_values: dict, hub: Hub, pictures: Path, tmp_path: Path
 ) -> None:
     hub.accounts[CANARY] = hub.accounts[hub.token]
-    recipe = tmp_path / "recipe.json"
+    recipe, run = tmp_path / "recipe.json", tmp_path / "run"
     recipe.write_text(json.dumps(recipe_values))
-    run = tmp_path / "run"
     environment = {**os.environ, **hub.environment(cache=tmp_path / "cache", token=CANARY)}
     command = [sys.executable, "-c", EVERYTHING, str(recipe), str(run), str(pictures), "user/run-stage3"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    result = ended(*command, env=environment)
     assert result.returncode == 0, result.stderr[-2000:]
     assert "unpickled 0" in result.stdout
     said = result.stdout.encode() + result.stderr.encode()
@@ -218,13 +217,7 @@ def test_a_refused_token_is_not_shown_even_by_the_traceback(
     """Nobody on this Hub has that token; what went wrong is said in full, the token is not."""
     environment = {**os.environ, **hub.environment(cache=tmp_path / "cache", token=CANARY)}
     words = ["push", str(trained_run), "--namespace", "user", "--debug"]
-    result = subprocess.run(
-        [sys.executable, "-m", "promptccd_command", *words],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    result = ended(sys.executable, "-m", "promptccd_command", *words, env=environment)
     assert result.returncode == 5
     assert "Traceback" in result.stderr
     assert "401" in result.stderr.splitlines()[-1]

@@ -35,12 +35,8 @@ def stage(trained_run: Path, hub: Hub) -> str:
     return f"{MODEL}@{pushed.commit}"
 
 
-def files_of(hub: Hub, name: str = "user/page") -> dict[str, bytes]:
-    return {path: blob.data for path, blob in hub.repo(name, "space").at("main").files.items()}
-
-
 def settings_of(hub: Hub) -> dict:
-    return yaml.safe_load(files_of(hub)["README.md"].decode().split("---\n")[1])
+    return yaml.safe_load(hub.files("user/page", "space")["README.md"].decode().split("---\n")[1])
 
 
 @pytest.mark.moderate
@@ -58,7 +54,7 @@ def test_one_command_makes_a_space_over_a_checkpoint_at_its_commit(stage: str, h
     ]
     settings = settings_of(hub)
     assert (settings["sdk"], settings["app_file"], settings["models"]) == ("gradio", "app.py", [MODEL])
-    files = files_of(hub)
+    files = hub.files("user/page", "space")
     assert b"gradio==" + settings["sdk_version"].encode() in files["requirements.txt"]
     assert {
         "app.py",
@@ -96,12 +92,12 @@ def test_a_dry_run_and_a_refusal_leave_the_model_of_a_space(stage: str, hub: Hub
 @pytest.mark.usefixtures("few_files")
 def test_what_its_owner_wrote_stays_and_what_left_the_package_goes(stage: str, hub: Hub) -> None:
     push_space("page", MODEL)
-    card = files_of(hub)["README.md"].decode()
+    card = hub.files("user/page", "space")["README.md"].decode()
     card = card.replace("title: What is in these photographs?", "title: Herbarium\nhf_oauth: true")
     changed = {"README.md": f"{card}\nOurs.\n".encode(), "promptccd/old.py": b"", "logo.svg": b"<svg/>"}
     hub.add("user/page", changed, kind="space")
     push_space("page", MODEL)
-    settings, files = settings_of(hub), files_of(hub)
+    settings, files = settings_of(hub), hub.files("user/page", "space")
     assert (settings["title"], settings["hf_oauth"]) == ("Herbarium", True)
     assert files["README.md"].endswith(b"Ours.\n")
     assert "logo.svg" in files and "promptccd/old.py" not in files
@@ -115,7 +111,7 @@ def test_a_backbone_that_comes_along_needs_no_other_repository(hub: Hub) -> None
         hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == pushed.model == "photographs"
     )
     assert settings_of(hub)["models"] == []
-    assert any(path.startswith("promptccd/models/photographs/") for path in files_of(hub))
+    assert any(path.startswith("promptccd/models/photographs/") for path in hub.files("user/page", "space"))
 
 
 def test_another_space_is_left_alone(stage: str, hub: Hub) -> None:
@@ -130,7 +126,7 @@ def test_another_space_is_left_alone(stage: str, hub: Hub) -> None:
 def test_a_model_and_a_space_may_share_a_name_and_an_empty_space_is_filled(stage: str, hub: Hub) -> None:
     hub.add(MODEL, {"README.md": b"---\ntitle: Mine\nsdk: gradio\n---\n"}, kind="space")
     assert push_space(MODEL, MODEL).sent
-    assert b"title: Mine" in files_of(hub, MODEL)["README.md"]
+    assert b"title: Mine" in hub.files(MODEL, "space")["README.md"]
     assert "app.py" not in hub.repo(MODEL).at("main").files
 
 

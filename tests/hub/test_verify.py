@@ -15,39 +15,13 @@ from promptccd.discovery.project import edits
 from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.hub import push_run, verify
 from promptccd.hub.verify import Check, stage_checks
-from promptccd.runs import RunDirectory, load_model, train_run
-from promptccd.training.recipe import Recipe
+from promptccd.runs import RunDirectory, load_model
 from tests.conftest import sum_again
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import content_of, correct, registry_in
 from tests.hub.server import Hub
 from tests.messages import TEXT
 from tests.runs.test_resume import stage_hashes
-
-
-@pytest.mark.slow
-def test_a_run_whose_data_has_moved_is_verified_where_they_are(
-    recipe_values: dict, image_folder: Path, tmp_path: Path, capsys
-) -> None:
-    before, after = tmp_path / "photos", tmp_path / "moved"
-    shutil.copytree(image_folder, before)
-    recipe_values["data"]["dataset"] = str(before)
-    train_run(Recipe.from_dict(recipe_values))
-    before.rename(after)
-    assert main(["verify", str(tmp_path / "run")]) == 1
-    assert "--dataset" in capsys.readouterr().err
-    assert main(["verify", str(tmp_path / "run"), "--dataset", str(after)]) == 0
-    out = capsys.readouterr().out
-    assert "recomputed" in out
-    assert "MISMATCH" not in out
-
-
-@pytest.mark.parametrize(("stage", "more"), [("stage1", []), ("", ["--quick"])])
-def test_data_that_nothing_is_read_from_are_refused(
-    trained_run: Path, stage: str, more: list[str], capsys
-) -> None:
-    assert main(["verify", str(trained_run / stage), "--dataset", "photos", *more]) == 2
-    assert TEXT["no-image-is-read"] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from promptccd.reports import plan_cells, run_sweep
-from tests.conftest import resumable_recipe
+from tests.conftest import quick_recipe, resumable_recipe
+
+
+@pytest.fixture
+def quick_values(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> dict[str, dict]:
+    """A recipe for what does not depend on how long there is something to interrupt."""
+    return quick_recipe(image_folder, backbone_folder, tmp_path / "run")
 
 
 @pytest.fixture(scope="session")

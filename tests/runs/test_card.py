@@ -24,27 +24,18 @@ from tests.messages import TEXT
 from tests.shipped_recipes import HUB_CONFIGS
 
 
-def card_of(
-    recipe: Recipe, stage: int = 3, num_scored: int | None = None, corrections: int = 0, **changes: object
-) -> str:
+def card_of(recipe: Recipe, stage: int = 3, corrections: int = 0) -> str:
     """The card of a run that was never made."""
     blocks = recipe.data.resolved.class_blocks
-    total = sum(blocks[: stage + 1])
+    ids = list(range(sum(blocks[: stage + 1])))
+    names = [f"bird {item}" if item < blocks[0] else f"discovered {item}" for item in ids]
     config = VARIANTS[recipe.model.variant].config_class(
-        stage=stage,
-        num_known=blocks[0],
-        **{
-            "category_ids": list(range(total)),
-            "category_names": [
-                f"bird {item}" if item < blocks[0] else f"discovered {item}" for item in range(total)
-            ],
-            **changes,
-        },
+        stage=stage, num_known=blocks[0], category_ids=ids, category_names=names
     )
-    rows = [StageScore(index, 70.1234, 80.5, 60.25, total, 90) for index in range(1, stage + 1)]
+    rows = [StageScore(index, 70.1234, 80.5, 60.25, len(ids), 90) for index in range(1, stage + 1)]
     left_out = {"skipped": {"5": "cut short"}, "conflicting": {"6": 7, "7": 6}}
     images = [{"stage": index, "images": 100, "used": 97, **left_out} for index in range(4)]
-    run = unmade_run(recipe, images, ContinualScore("cacc", rows[:num_scored]))
+    run = unmade_run(recipe, images, ContinualScore("cacc", rows))
     return written_card(run, config, corrections=corrections)
 
 

@@ -17,23 +17,15 @@ from promptccd.images.rendering import Rendering
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import load_model, predict_folder, train_run
 from promptccd.runs.predict import Prediction
-from promptccd.training.devices import device_named, device_problem, in_smaller_batches
+from promptccd.training.devices import device_problem, in_smaller_batches
 from promptccd.training.recipe import Recipe
-from tests.conftest import coloured_images, quick_recipe
+from tests.conftest import coloured_images
 from tests.messages import TEXT
+from tests.runs.test_resume import changed
 
 Values = dict[str, dict]
 TOO_LITTLE = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 LOST = RuntimeError("CUDA error: unspecified launch failure\nFor debugging consider CUDA_LAUNCH_BLOCKING=1")
-
-
-@pytest.fixture
-def values(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> Values:
-    return quick_recipe(image_folder, backbone_folder, tmp_path / "run")
-
-
-def changed(values: Values, **training: object) -> Recipe:
-    return Recipe.from_dict({**values, "training": {**values["training"], **training}})
 
 
 @contextmanager
@@ -81,34 +73,34 @@ def test_what_a_device_has_done_is_told_from_other_errors(error: Exception, said
     assert found is None if said is None else found.startswith(said)
 
 
-def test_an_error_of_the_code_itself_ends_a_training_unchanged(values: Values) -> None:
+def test_an_error_of_the_code_itself_ends_a_training_unchanged(quick_values: Values) -> None:
     with (
         failing(RuntimeError("shapes do not fit")),
         pytest.raises(RuntimeError, match=TEXT["shapes-do-not-fit"]),
     ):
-        train_run(changed(values))
+        train_run(Recipe.from_dict(quick_values))
 
 
 @pytest.mark.fault(7, 53)
-def test_a_training_without_memory_names_a_batch_size_for_a_new_run(values: Values, tmp_path: Path) -> None:
+def test_a_training_without_memory_names_a_batch_size_for_a_new_run(quick_values: Values) -> None:
     """32 images are two views each: the third step of 64 does not fit."""
     with failing(TOO_LITTLE, above=40, at_forward=2), pytest.raises(DeviceError, match="--batch_size 16"):
-        train_run(changed(values, save_minutes=0.0))
+        train_run(changed(quick_values, "training", save_minutes=0.0))
     with pytest.raises(RunError, match=TEXT["training-batch-size-was-32-is"]):
-        train_run(changed(values, batch_size=16))
+        train_run(changed(quick_values, "training", batch_size=16))
 
 
 @pytest.mark.slow
 @pytest.mark.fault(53)
 def test_a_lost_device_is_one_line_and_the_run_goes_on(
-    values: Values, trained_run: Path, tmp_path: Path
+    quick_values: Values, trained_run: Path, tmp_path: Path
 ) -> None:
     with failing(LOST, at_forward=3), pytest.raises(DeviceError) as error:
-        train_run(changed(values, save_minutes=0.0))
+        train_run(changed(quick_values, "training", save_minutes=0.0))
     assert error.value.exit_code == 6
     assert str(error.value).startswith("The device was lost (CUDA error: unspecified launch failure)")
     assert len(str(error.value).splitlines()) == 1
-    train_run(changed(values, save_minutes=0.0))
+    train_run(changed(quick_values, "training", save_minutes=0.0))
     name = "stage3/model-00002-of-00002.safetensors"
     assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
 
@@ -124,11 +116,6 @@ def test_parts_are_the_rows_of_the_whole_in_order() -> None:
 
     assert torch.equal(in_smaller_batches(forward, batch), 2 * batch)
     assert sizes == [13, 6, 3, 3, 7, 3, 4, 2, 2]  # halves
-
-
-def test_a_device_is_the_one_that_is_named_or_a_gpu() -> None:
-    assert device_named("cpu") == torch.device("cpu")
-    assert device_named(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.mark.moderate
@@ -160,14 +147,6 @@ def test_predictions_that_are_no_numbers_stop_with_the_code_of_diverged_weights(
         predict_folder(model, stage, tmp_path)
 
 
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pictures")
-    for row, record in enumerate(coloured_images(5, 6)):
-        record["image"].save(folder / f"{row}.png")
-    return folder
-
-
 @pytest.mark.fault(53)
 @pytest.mark.parametrize("words", ["predict", "explain", "discover", "evaluate"])
 def test_a_device_on_which_not_one_image_fits_is_one_line(
@@ -176,7 +155,7 @@ def test_a_device_on_which_not_one_image_fits_is_one_line(
     stage, out = str(trained_run / "stage3"), str(tmp_path / "out")
     argv = {
         "predict": [stage, str(pictures)],
-        "explain": [stage, str(pictures / "0.png"), "--out", out],
+        "explain": [stage, str(pictures / "été-0.png"), "--out", out],
         "discover": [stage, str(pictures), "--out", out],
         "evaluate": [str(trained_run)],
     }

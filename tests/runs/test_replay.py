@@ -1,7 +1,6 @@
 """Runs that show images of earlier stages again: which they keep, what reaches the labels, and what an end leaves."""
 
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from promptccd.runs.stage import EXEMPLARS, load_exemplars
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe, sum_again
 from tests.messages import TEXT
+from tests.runs.test_resume import begun_again, changed
 from tests.runs.test_variants import RATE
 
 METHODS = {
@@ -25,11 +25,6 @@ METHODS = {
 }
 # A classifier that learns fast answers with new classes too, and not with the categories of k-means.
 REPLAY = {"exemplars_per_class": 4, "learning_rate": RATE, "classifier_learning_rate": 3.0}
-
-
-def recipe_of(method: str, images: Path, backbone: Path, folder: Path, **training: Any) -> Recipe:
-    values = quick_recipe(images, backbone, folder, **METHODS[method])
-    return Recipe.from_dict({**values, "training": {**values["training"], **REPLAY, **training}})
 
 
 @pytest.fixture(
@@ -42,22 +37,13 @@ def run(
     tiny_backbone: Path,
 ) -> RunDirectory:
     folder = tmp_path_factory.mktemp("replay") / "run"
-    train_run(recipe_of(request.param, image_folder, tiny_backbone, folder))
+    values = quick_recipe(image_folder, tiny_backbone, folder, **METHODS[request.param])
+    train_run(changed(values, "training", **REPLAY))
     return RunDirectory(folder)
 
 
 def exemplars_of(run: RunDirectory, stage: int) -> dict[str, list[int]]:
     return json.loads((run.stage(stage) / EXEMPLARS).read_text())
-
-
-def begun_again(run: RunDirectory, folder: Path, stage: int) -> Recipe:
-    """The recipe of a copy of a run that has yet to train a stage and those after it."""
-    shutil.copytree(run.path, folder)
-    for later in range(stage, 4):
-        shutil.rmtree(folder / f"stage{later}")
-    recipe = RunDirectory(folder).recipe
-    recipe.training.output_dir = str(folder)
-    return recipe
 
 
 @pytest.mark.moderate
@@ -115,7 +101,7 @@ def test_a_merge_between_stages_reaches_the_labels(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was chosen stays chosen."""
-    recipe = begun_again(run, tmp_path / "again", 3)
+    recipe = begun_again(run.path, tmp_path / "again", 3)
     kept, place = exemplars_of(run, 2), str(tmp_path / "again" / "stage2")
     discovered = next(category for category in kept["category_ids"] if category >= 2)
     for words in (["rename", "0", "nought"], ["merge", "1", str(discovered)]):
@@ -132,7 +118,7 @@ def test_an_exemplar_that_is_not_there_is_left_out_with_a_word(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor is one that a stage is yet to be scored on let in."""
-    recipe = begun_again(run, tmp_path / "again", 3)
+    recipe = begun_again(run.path, tmp_path / "again", 3)
     path = tmp_path / "again" / "stage2" / EXEMPLARS
     values = json.loads(path.read_text())
     values["sample_ids"][0], values["stages"][1] = run.assignments(3)["sample_ids"][0], 3

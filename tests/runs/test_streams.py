@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from promptccd.runs import RunDirectory, RunEvaluation, continued, stream_rows, 
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
 from tests.messages import TEXT
+from tests.processes import ended
 
 WEEKS = ("week01", "week02", "week03")
 
@@ -265,7 +265,7 @@ def test_two_processes_go_on_with_streams_and_labels(
     recipe.write_text(json.dumps(values_of(collection, tiny_backbone, tmp_path / "run", WEEKS[0])))
     more = ["--unlabelled", str(collection / WEEKS[1]), "--labels", str(collection / "few.csv")]
     for words in (["--config", str(recipe)], [str(tmp_path / "run"), *more]):
-        result = subprocess.run([*torchrun, str(entry), *words], capture_output=True, text=True, check=False)
+        result = ended(*torchrun, str(entry), *words)
         assert result.returncode == 0, result.stderr
     run = RunDirectory(tmp_path / "run")
     assert run.num_finished == 3

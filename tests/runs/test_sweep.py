@@ -33,7 +33,7 @@ from promptccd.runs.start import stage_stream
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images, quick_recipe, save_by_kind
 from tests.messages import TEXT
-from tests.processes import processes_of
+from tests.processes import ended, processes_of
 from tests.runs.test_resume import stage_hashes
 from tests.test_own_method import write_own_method
 
@@ -76,44 +76,6 @@ def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path
     assert plan(recipes, tmp_path, seeds=(1,), settings=odd)[0].name == (
         "tiny-cuts=0.7,1.0_1.0-split=.._ab_train-seed1"
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--set", "epoch=1"], "'epoch'. Did you mean 'epochs'"),
-        (["--set", "trainin.epochs=1"], "'trainin.epochs'. Did you mean 'training.epochs'"),
-        (["--set", "epochs"], "Expected --set KEY=V1,V2, got 'epochs'"),
-        (["--set", "epochs=[1"], "Expected --set epochs=V1,V2, got '[1'"),
-        (["--set", "epochs="], "Expected at least one value of training.epochs, got 0."),
-        (["--set", "epochs=1", "training.epochs=2"], "gives training.epochs twice"),
-        (["--slurm", "partition=gpu"], "--slurm belongs to --engine slurm."),
-        (["--cell-gpus", "0.5"], "--cell-gpus belongs to --engine ray."),
-        (["--engine", "slurm", "--slurm", "gpu"], "Expected --slurm KEY=VALUE."),
-        (["--set", "epochs=1,many"], "Expected training.epochs to be int, got 'many'"),
-        (["--set", "epochs=1,0"], "Expected epochs >= 1, got 0"),
-        (["--set", "class_blocks=7,1"], "Expected data.class_blocks to be list[int] or none, got '7'"),
-        (["--set", "pool=l2p"], "'pool' of section 'model' for promptccd"),
-        (["--set", "seed=1,2"], "give its values to seeds"),
-        (["--output_dir", "elsewhere"], "give its values to out"),
-        (
-            ["--set", "epochs=1,2", "--epochs", "5"],
-            "training.epochs is given twice: [1, 2] to be tried and '5' for all cells. Leave one out.",
-        ),
-        (["--set", "epochs=1,1"], "Two cells of the sweep would be called tiny-epochs=1-seed1"),
-        (["--jobs", "0"], "--jobs: expected a whole number from 1 to 512, got '0'"),
-        (["--backbone", "none", "--backbone_config", "{depth: 3}"], "model.backbone_config has no depth"),
-        (["--image_size", "18", "--resize_size", "24"], TEXT["tiny-seed1-image-size-18-is"]),
-    ],
-)
-def test_the_whole_grid_is_checked_before_anything_trains(
-    recipes: Path, tmp_path: Path, capsys, words: list[str], message: str
-) -> None:
-    out = tmp_path / "out"
-    code = main(["sweep", "--config", str(recipes / "tiny.yaml"), "--seeds", "1", "--out", str(out), *words])
-    assert code == 2
-    assert message in capsys.readouterr().err
-    assert not out.exists()
 
 
 class Pretended(Engine):
@@ -413,23 +375,6 @@ def test_methods_are_compared_on_a_persons_own_images(album: Path, tmp_path: Pat
     assert cell.recipe.views.image_size == 64
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["album", "--config", "promptccd-cub"], "Expected a folder of your images, --config"),
-        (["--config", "promptccd-cub", "--method", "pp"], "--method is for images of your own"),
-        (["album", "--method", "simgdc"], "No method is called 'simgdc'. Did you mean 'simgcd'?"),
-        (["album", "--backbone", "photograph"], "Cannot read the configuration of backbone 'photograph'"),
-    ],
-)
-def test_what_is_swept_is_one_thing_and_there(words, message, album: Path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(album.parent)
-    assert main(["sweep", *words, "--seeds", "1"]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert TEXT["images-with-a-category"] not in said.err
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_method_from_outside_is_trained_swept_evaluated_and_reported(
@@ -440,10 +385,9 @@ def test_a_method_from_outside_is_trained_swept_evaluated_and_reported(
     own = ["--plugin", plugin, "--method", "shared-prompt", "--class_blocks", "3", "2", *PHOTOGRAPHS]
 
     def run(*words: str) -> str:
-        program = [sys.executable, "-m", "promptccd", *words]
-        ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
+        result = ended(sys.executable, "-m", "promptccd", *words, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     run("train", str(album), *own, "--num_tokens", "2")
     assert "shared prompt" in run("parameters", str(album), *own)

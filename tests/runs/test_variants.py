@@ -26,7 +26,7 @@ from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer
 from tests.models.finished import write_stage
-from tests.runs.test_resume import stage_hashes
+from tests.runs.test_resume import changed, stage_hashes
 
 Values = dict[str, dict]
 # So narrow a head gives tiny vectors before they are normalised, and any larger step makes them one.
@@ -69,10 +69,6 @@ def merged(values: Values, changes: Values) -> Values:
     for layer in (views, changes):
         values = {**values, **{section: {**values[section], **part} for section, part in layer.items()}}
     return values
-
-
-def in_folder(values: Values, folder: Path) -> Recipe:
-    return Recipe.from_dict(merged(values, {"training": {"output_dir": str(folder)}}))
 
 
 def in_a_fork(work: Callable[[], object]) -> int:
@@ -134,9 +130,9 @@ def test_stages_are_the_same_however_a_run_is_interrupted_and_killed(
     variant: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A kill inside an epoch loses the steps since the last state; a signal there loses none."""
-    variant = merged(variant, {"training": {"learning_rate": RATE}})
-    whole = train_run(in_folder(variant, tmp_path / "whole"))
-    recipe = in_folder(variant, tmp_path / "interrupted")
+    variant["training"]["learning_rate"] = RATE
+    whole = train_run(changed(variant, "training", output_dir=str(tmp_path / "whole")))
+    recipe = changed(variant, "training", output_dir=str(tmp_path / "interrupted"))
 
     def train_until_killed() -> None:
         listen(Signals(every=7, numbers=[signal.SIGKILL]), monkeypatch)
