@@ -464,16 +464,8 @@ def write_reports(here: Path) -> Written:
     keep("counted", here / "counted-report", "report.json")
     texts["streams/evaluate.txt"] = write_streams(here, images, names, {**recipe, "data": {}})
     keep("streams", here / "streams-report", "report.json")
-    table = [
-        "--table",
-        "main",
-        "--methods",
-        "orca",
-        "--datasets",
-        f"cifar100={here / 'nowhere'}",
-        "--seeds",
-        1,
-    ]
+    table = ["--table", "main", "--methods", "orca", "--seeds", 1]
+    table += ["--datasets", f"cifar100={here / 'nowhere'}"]
     texts["table/said.txt"] = said("sweep", *table, "--out", here / "table")
     keep("table", here / "table", "table.md")
     keep("table/report", here / "table/report")
@@ -524,9 +516,8 @@ WRITERS: dict[str, Callable[[Path], Written]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", WRITERS
-)  # some seconds each, and quick none the less: they see what no other does
+# Some seconds each, and quick none the less: they see what no other does.
+@pytest.mark.parametrize("name", WRITERS)
 def test_what_is_written_is_what_was_written_before(name: str, tmp_path: Path) -> None:
     found = {each: normalised(text, tmp_path) for each, text in WRITERS[name](tmp_path).items()}
     files = [path for path in sorted((GOLDEN / name).rglob("*")) if path.is_file()]

@@ -27,6 +27,7 @@ def test_an_estimate_reads_as_a_range_which_another_count_stretches_and_a_given_
         assert estimate.including(number) == CountEstimate(number, low, high, "split_merge", "x")
     assert CountEstimate.known(5).including(3) == CountEstimate.known(3)
     assert str(CountEstimate.known(3)) == "3"
+    assert CountEstimate(5, 5, 5, "split_merge", "x").range == (5, 6), "no estimate is certain"
 
 
 @pytest.mark.parametrize(("low", "high"), [(85, 90), (80, 83), (0, 84)])

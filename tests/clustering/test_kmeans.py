@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from sklearn.cluster import KMeans
 
 from promptccd.clustering import kmeans as module
 from tests.messages import TEXT
@@ -158,14 +157,6 @@ def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes):
     np.testing.assert_allclose(started.centres + problem.mean_point, expected, atol=1e-9)
 
 
-@pytest.mark.parametrize(("n_clusters", "spread"), [(10, 0.9), (30, 1.5)])
-def test_without_labels_as_good_as_scikit_learn(n_clusters, spread):
-    points = blobs([60] * 12, width=32, spread=spread)[0]
-    ours = AnchoredKMeans(n_clusters, n_init=20, random_state=0).fit(points)
-    theirs = KMeans(n_clusters, n_init=20, random_state=0).fit(points)
-    assert ours.inertia_ <= theirs.inertia_ * 1.001
-
-
 @pytest.mark.fault(29)
 def test_fewer_clusters_than_categories_are_raised_with_a_warning():
     unlabelled, labelled, labels = mixed()
@@ -176,15 +167,6 @@ def test_fewer_clusters_than_categories_are_raised_with_a_warning():
         exact = AnchoredKMeans(6, 1).fit(unlabelled, labelled, labels)
     assert model.cluster_ids_.tolist() == list(range(6))
     assert (model.labels_ == exact.labels_).all()
-
-
-def test_nothing_unlabelled_gives_the_class_means():
-    _, labelled, labels = mixed(dtype=np.float64)
-    model = AnchoredKMeans(6, 1).fit(labelled[:0], labelled, labels)
-    assert model.labels_.shape == (0,)
-    means = [labelled[labels == category].mean(0) for category in range(6)]
-    np.testing.assert_allclose(model.cluster_centers_, means)
-    assert model.inertia_ == pytest.approx(((labelled - np.stack(means)[labels]) ** 2).sum())
 
 
 @pytest.mark.fault(28, 29, 30)

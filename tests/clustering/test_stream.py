@@ -150,12 +150,6 @@ def test_a_project_of_its_own_opens_what_is_new_and_lets_wait_what_fits_nowhere(
     assert (found == NO_CATEGORY).float().mean() < 0.15
 
 
-def test_a_number_that_is_given_is_obeyed_and_nothing_waits(known):
-    found, estimate = grouped(known, [*USUAL, 20], num_categories=KINDS + 2)
-    assert estimate.count == KINDS + 2
-    assert (found >= 0).all()
-
-
 def test_what_a_person_said_of_an_image_keeps_it_from_waiting(known):
     first, second = (f"{sum(USUAL) + place:04d}" for place in (0, 1))
     said = GroupingConstraints(pinned={second: 2}, forbidden={first: frozenset({3})})

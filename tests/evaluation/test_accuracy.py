@@ -118,22 +118,6 @@ def test_bad_input_is_named(y_true: list, y_pred: list, old: object, said: str) 
             score(y_true, y_pred, old)
 
 
-@pytest.mark.parametrize(
-    ("accumulate", "protocol", "num_categories"), [(True, "cacc", [3, 4, 5]), (False, "gcd", [3, 4, 4])]
-)
-def test_oracle_features_score_100(accumulate: bool, protocol: str, num_categories: list[int]) -> None:
-    """A category found at stage 1 draws stage 2 to its id only where predicted labels accumulate."""
-    labels = [np.array([0, 1] * 5), np.array([0, 1, 2] * 4), np.array([0, 2, 3] * 4), np.array([1, 3, 4] * 4)]
-    features = [torch.eye(8)[torch.from_numpy(each)] for each in labels]
-    score = continual_accuracy(
-        lambda t: features[: t + 1], labels, [2, 3, 4, 5], num_known=2, restarts=5, accumulate=accumulate
-    )
-    assert score.protocol == protocol
-    assert score.average == {"all": 100.0, "old": 100.0, "new": 100.0}
-    assert [row.num_categories for row in score.stages] == num_categories
-    assert [row.num_images for row in score.stages] == [12, 12, 12]
-
-
 @pytest.mark.fault(35)
 def test_a_mistake_of_one_stage_stands_at_the_next() -> None:
     """Algorithm 1 by hand: two images of category 1 that look like the new one settle its cluster with them."""

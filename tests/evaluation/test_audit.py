@@ -1,9 +1,7 @@
 """Which rows of the paper can come from the split they are said to come from."""
 
-import csv
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +13,6 @@ from promptccd.errors import DataError
 from promptccd.evaluation import audit, audit_row, implied_old_share, published, published_rows
 from promptccd.evaluation.paper import RUN, mark_of
 from tests.messages import TEXT
-
-PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
-
 
 # --- the arithmetic -------------------------------------------------------------------------------------------
 
@@ -132,39 +127,6 @@ def test_declared_numbers_of_images_are_cut_by_the_rule_of_the_data(
 
 
 # --- the table and the command --------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not PAPER.exists(), reason="the paper's tables are not here")
-def test_published_rows_are_the_paper() -> None:
-    names = {"cub": "cub200", "cars": "stanford_cars"}
-    metrics = {"pa_cgcd": ("m_all", "m_o", "m_d"), "part_routing": ("part_all", "part_old", "part_new")}
-    columns = ("table", "dataset", "method", "backbone", "setting", "stage", "metric")
-    printed = {
-        tuple(row[key] for key in columns): row for row in csv.DictReader(PAPER.open(encoding="utf-8"))
-    }
-    covered = set()
-    rows = published()
-    for row in rows[rows["protocol"] != "c-gcd"].to_dict("records"):
-        stage = "avg" if row["stage"] is None or row["protocol"] == "pa_cgcd" else str(row["stage"])
-        stage = stage.replace("<NA>", "avg")
-        method = "gcd" if row["method"] == "promptccd-gcd" else row["method"]
-        place = (row["table"], names.get(row["benchmark"], row["benchmark"]), method, row["backbone"])
-        parts = metrics.get(row["protocol"], ("all", "old", "new"))
-        for part, metric in zip(("all", "old", "new"), parts, strict=True):
-            keys = [(*place, setting, stage, metric) for setting in (row["setting"], "seed=1")]
-            key = next(key for key in keys if key in printed)
-            assert float(printed[key]["value"]) == row[part]
-            std = float(printed[key]["std"] or "nan")
-            assert np.isclose(std, row[f"std_{part}"], rtol=0, atol=0, equal_nan=True)
-            covered.add(key[1:])
-    left = {key[1:] for key in printed} - covered
-    accuracies = {
-        key
-        for key in left
-        if not key[0].startswith("avg_") and key[-1] not in ("estimated_c", "true_c", "m_f")
-    }
-    # Where a table says seed 1 and another says nothing, the figures are the same and stand once.
-    assert {key[3] for key in accuracies} <= {"seed=1"}
 
 
 def test_command_prints_the_verdicts(capsys: pytest.CaptureFixture) -> None:

@@ -240,11 +240,6 @@ def test_the_smallest_of_equals_and_the_counts_within_a_point(monkeypatch):
     }
 
 
-def test_one_possible_count_needs_no_search():
-    found = estimate_by_accuracy(*stage(), max_count=8, restarts=1, seed=0)
-    assert found.range == (8, 9)  # no estimate is certain
-
-
 def test_bad_input_is_one_clear_line():
     labelled, labels, unlabelled = stage()
 

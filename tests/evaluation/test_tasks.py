@@ -17,10 +17,8 @@ from promptccd.evaluation import (
     PROTOCOLS,
     ContinualAccuracy,
     ContinualScore,
-    StageScore,
     clustering_accuracy,
     continual_accuracy,
-    discover_categories,
     separate_clustering_accuracy,
 )
 from promptccd.evaluation.protocols import SCORERS, ScoredImages, Task
@@ -136,29 +134,6 @@ def test_native_predictions_are_scored_on_the_images_of_a_protocol(name: str) ->
             np.testing.assert_equal(row.native, own)
 
 
-def test_steps_are_those_of_algorithm_1_and_what_was_known_is_grouped_with_the_labels_alone() -> None:
-    score = SCORERS["pa-cgcd"](TASK)
-    before, lost = ([row.figures[name] for row in score.stages] for name in ("known_before", "forgotten"))
-    plain = [replace(row, figures={"nmi": row.figures["nmi"]}) for row in score.stages]
-    np.testing.assert_equal(plain, list(SCORERS["cacc"](TASK).stages))
-    reference, *first_model = features(0, TRAINED.images)
-    for step in (1, 3):
-        ids = TRAINED.labels[step]
-        found = discover_categories(
-            first_model[step - 1][torch.from_numpy(ids < 2)],
-            reference,
-            TRAINED.labels[0],
-            2,
-            restarts=2,
-            seed=seed_of("known before", 5, step),
-        )
-        own = clustering_accuracy(ids[ids < 2], found.category_ids, range(2))
-        assert before[step - 1] == own.all
-    assert np.isnan(before[1])
-    assert np.isnan(lost[1])
-    assert score.summary["M_f"] == max(lost[0], lost[2])
-
-
 def test_steps_on_test_images_take_the_nearest_prototype_of_a_stage_grouped_as_always() -> None:
     score = SCORERS["pa-cgcd-test"](TASK)
     continual = ContinualAccuracy(TRAINED.labels[0], 2, **OPTIONS)
@@ -198,15 +173,7 @@ def test_sessions_add_what_the_own_classifier_says_of_categories_seen_so_far() -
         assert len(set(own)) > 1
 
 
-def test_a_methods_own_answer_is_scored_on_the_images_of_every_stage() -> None:
-    score = SCORERS["native"](TASK)
-    assert score.protocol == "native"
-    rows = []
-    for stage in (1, 2, 3):
-        ids, said = TRAINED.labels[stage], answers(stage, TRAINED.images[stage])
-        rows.append(StageScore.of(stage, ids, said, num_known=2))
-        assert (rows[-1].all, rows[-1].old, rows[-1].new) == clustering_accuracy(ids, said, range(2))
-    np.testing.assert_equal(score.stages, rows)
+def test_a_protocol_of_native_predictions_needs_some() -> None:
     for name, stage in (("native", 1), ("c-gcd", 0)):
         with pytest.raises(
             ConfigurationError, match=TEXT["rankstats-has-none-at-stage-choose"].format(stage)

@@ -77,13 +77,9 @@ def test_runs_of_one_name_that_are_no_seeds_stay_apart(
 
 
 def test_sessions_number_categories_by_seed(tmp_path: Path) -> None:
-    sessions = {"split_rule": "sessions"}
-    require_seeds_alone(
-        [
-            made(tmp_path / "x-seed1", 1, pixels="p", data=sessions),
-            made(tmp_path / "x-seed2", 2, pixels="q", data=sessions),
-        ]
-    )
+    data = {"split_rule": "sessions"}
+    runs = [made(tmp_path / f"x-seed{seed}", seed, pixels=f"of {seed}", data=data) for seed in (1, 2)]
+    require_seeds_alone(runs)
 
 
 def test_a_baseline_is_scored_once_per_seed(tmp_path: Path) -> None:
