@@ -30,7 +30,7 @@ from torch import Tensor
 from benchmarks.bench_count import embedded
 from benchmarks.measuring import extra_megabytes
 from promptccd.clustering import AnchoredKMeans
-from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 
 COUNTS = 18  # numbers of groups that are tried for those who cannot say one
 WIDTH, POWER, WITHIN = 384, 0.5, 0.5  # of simulated features: direction i varies by i ** -POWER

@@ -31,7 +31,7 @@ from promptccd.clustering.spread import measure_spread
 from promptccd.data.tables import load_images
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import load_embedder
-from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 from promptccd.discovery.near_duplicates.find import find_near_duplicates
 from promptccd.discovery.options import NearDuplicateMode
 from promptccd.evaluation import clustering_accuracy

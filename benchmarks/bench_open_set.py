@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 from promptccd.evaluation.protocols import ScoredImages
 from promptccd.runs import RunEvaluation
 

@@ -21,8 +21,7 @@ from unittest import mock
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import save_file
 
 from promptccd import systems
 from promptccd.disk import (
@@ -348,24 +347,6 @@ def test_links_are_replaced_or_refused_and_never_followed(tmp_path: Path, target
     (folder / "sent" / "link").symlink_to(outside / target)
     with pytest.raises(RunError, match=TEXT["sent-link-leads-elsewhere"]):
         require_no_links(folder / "sent")
-
-
-@pytest.mark.fault(12)
-def test_saving_onto_what_is_mapped_leaves_it_whole(tmp_path: Path) -> None:
-    write_directory(tmp_path / "one", fill)
-    write_file(tmp_path / "alone.safetensors", (tmp_path / "one" / "tensors.safetensors").read_bytes())
-    for name in ("one/tensors.safetensors", "alone.safetensors"):
-        with safe_open(tmp_path / name, framework="pt") as mapped:
-            kept = mapped.get_tensor("weight")
-            content = save({"weight": kept + 1})
-            if name == "alone.safetensors":
-                write_file(tmp_path / name, content)
-            else:
-                refill = lambda folder: (folder / "tensors.safetensors").write_bytes(content)  # noqa: B023, E731
-                write_directory(tmp_path / "one", refill, replace=True)
-            assert kept.tolist() == mapped.get_tensor("weight").tolist() == [0, 1, 2, 3, 4, 5]
-        assert load_file(tmp_path / name)["weight"].tolist() == [1, 2, 3, 4, 5, 6]
-    assert problems_of(tmp_path / "one") == []
 
 
 # Who may write to a folder

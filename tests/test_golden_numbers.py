@@ -33,7 +33,7 @@ from promptccd.clustering.stream import EarlierImages, Stream, false_openings
 from promptccd.data import StageStream
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
-from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.questions import pair_questions, suggest_split
 from promptccd.evaluation import audit, published
 from promptccd.evaluation.continual import ContinualAccuracy

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.clustering.stream import APART, Stream
-from promptccd.discovery.grouping import EarlierImages, KnownCategories, group_images
+from promptccd.clustering.stream import APART, EarlierImages, Stream
+from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 from promptccd.discovery.project.observe import NO_CATEGORY
 
 WIDTH, KINDS = 16, 6

@@ -23,11 +23,11 @@ KINDS, EACH = 4, 8  # of the photographs of `found_once`
 
 
 def write_pictures(folder: Path, categories: list[int], per_category: int = 8, seed: int = 5) -> Path:
-    """PNG files ``<category>-<number>.png`` of some of seven kinds of picture."""
+    """PNG files ``<category>-<number>.png`` of some of seven kinds of picture, each counted from 0."""
     folder.mkdir(parents=True, exist_ok=True)
     for row, record in enumerate(coloured_images(7, per_category, seed=seed)):
         if record["label"] in categories:
-            record["image"].save(folder / f"{record['label']}-{row:03d}.png")
+            record["image"].save(folder / f"{record['label']}-{row // 7:03d}.png")
     return folder
 
 

@@ -6,11 +6,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from promptccd.discovery import DiscoverySession, Project
-from promptccd.discovery.project import CategoryRegistry, edits
-from promptccd.discovery.project.features import Features
+from promptccd.discovery import Project
+from promptccd.discovery.project import CategoryRegistry
 from promptccd.discovery.project.record import CATEGORIES, PROJECT
 from tests.discovery.project.streams import Edit, do
 
@@ -53,18 +51,6 @@ def rows_of(path: Path) -> str:
         **dict.fromkeys(("vector", "category", "image", "forbidden", "link", "change"), "*"),
     }
     return repr({name: store.run(f"select {columns} from {name}") for name, columns in tables.items()})
-
-
-def features_of(session: DiscoverySession) -> Features:
-    """The features of a session that nobody has written down yet."""
-    found = session.grouping.features([*session.registry.images])
-    return Features([*found], torch.stack([*found.values()]))
-
-
-def moved_to(session: DiscoverySession, images: Sequence[str], to: int | None) -> None:
-    """Put images of such a session into a category."""
-    session.registry.features = lambda needed=False: features_of(session)
-    edits.move(session.registry, images, to)
 
 
 def drawn_together(project: Path) -> tuple[int, int]:

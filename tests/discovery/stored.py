@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 from promptccd.discovery.intake.seen import SEEN, SeenFiles
+from promptccd.discovery.project import CategoryRegistry
+from promptccd.discovery.project.record import BEFORE, CATEGORIES
 
 
 def rows_in(path: Path) -> dict[str, list[tuple[object, ...]]]:
@@ -23,6 +25,18 @@ def stored_in(folder: Path) -> dict[str, list[tuple[object, ...]]]:
         return {}
     found = rows_in(folder / SEEN)
     return found | {"file": [(path, json.loads(stamp)[:2], key) for path, stamp, key in found["file"]]}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file that is read by a person or a command, of categories the state; not what is only remembered."""
+    found = dict[str, bytes]()
+    for path in folder.rglob("*"):
+        name = str(path.relative_to(folder))
+        if path.name in (CATEGORIES, BEFORE):
+            found[name] = CategoryRegistry.open(path).state_hash().encode()
+        elif path.is_file() and not path.name.startswith((SEEN, ".lock")):
+            found[name] = path.read_bytes()
+    return found
 
 
 def alter(folder: Path, statement: str) -> None:

@@ -15,14 +15,15 @@ from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
 from promptccd.discovery.checkpoint import newest_stage_in
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import CategoryRegistry, edits, save_registry
-from promptccd.discovery.project.record import BEFORE, CATEGORIES, PROJECT
+from promptccd.discovery.project.record import PROJECT
 from promptccd.disk import problems_of
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.runs import load_model
 from promptccd.training.progress import StopRequest
 from tests.discovery.conftest import at_forward, grouped, write_pictures
-from tests.discovery.corrected import content_of, correct, moved_to, registry_in
+from tests.discovery.corrected import content_of, correct, registry_in
+from tests.discovery.stored import contents
 from tests.messages import TEXT
 
 QUICK = AdaptationOptions(epochs=1, batch_size=16)
@@ -31,18 +32,6 @@ REGISTRY = f"{PROJECT}/categories.sqlite"
 
 def hash_of(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file that is read by a person or a command, of categories the state; not what is only remembered."""
-    found = dict[str, bytes]()
-    for path in folder.rglob("*"):
-        name = str(path.relative_to(folder))
-        if path.name in (CATEGORIES, BEFORE):
-            found[name] = CategoryRegistry.open(path).state_hash().encode()
-        elif path.is_file() and not path.name.startswith((SEEN, ".lock")):
-            found[name] = path.read_bytes()
-    return found
 
 
 def discovered(
@@ -135,9 +124,9 @@ def test_names_and_corrections_survive(session, albums, tmp_path):
     new = [each.id for each in session.registry.active if not each.known and each.size > 2]
     edits.rename(session.registry, new[0], "heron")
     moved = session.registry.members_of(new[0])[:2]
-    moved_to(session, moved, 0)
+    edits.move(session.registry, moved, 0)
     out = session.registry.members_of(new[1])[:1]
-    moved_to(session, out, None)  # an image in no category does not shift the others
+    edits.move(session.registry, out, None)  # an image in no category does not shift the others
     features, keys = session.current.features.clone(), session.current.keys
     prototypes = session.registry.prototypes
     write_pictures(album, [6], seed=99)  # come while it trains, and are of the next stage

@@ -19,21 +19,11 @@ from tests.discovery.stored import copied
 from tests.messages import TEXT
 
 
-def numbered(folder: Path, kinds: list[int], per_category: int, seed: int = 5) -> Path:
-    """Pictures whose names begin with their kind and count from 0 in each."""
-    for kind in kinds:
-        made = sorted(write_pictures(folder / f"of {kind}", [kind], per_category, seed).iterdir())
-        for number, path in enumerate(made):
-            path.rename(folder / f"{kind}-{number:03d}.png")
-        (folder / f"of {kind}").rmdir()
-    return folder
-
-
 @pytest.fixture(scope="module")
 def once(backbone_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight photographs, and what a discovery left of them."""
     place = tmp_path_factory.mktemp("away")
-    numbered(place / "album", [0, 1], per_category=4)
+    write_pictures(place / "album", [0, 1], per_category=4)
     assert run(backbone_folder, place / "album", place / "found", "--num_categories", 2) == 0
     return place
 
@@ -154,7 +144,7 @@ def test_an_image_is_named_by_what_a_person_has(found, album):
 @pytest.mark.moderate
 def test_an_ambiguous_name_is_refused(found, backbone_folder, album):
     (album / "sub").mkdir()
-    numbered(album / "sub", [1], per_category=2, seed=9)
+    write_pictures(album / "sub", [1], per_category=2, seed=9)
     assert run(backbone_folder, album, found) == 0
     with pytest.raises(RegistryError, match=TEXT["2-images-are-called-1-001"]):
         Project(found).find("1-001.png")

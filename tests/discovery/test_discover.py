@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptccd.discovery import discover
+from promptccd.discovery import assignment_rows, discover
+from promptccd.discovery import report as page_module
 from promptccd.discovery.checkpoint import found_with, save_progress
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.exports.rows import WAITS
+from promptccd.discovery.project import edits
 from promptccd.discovery.project.record import PROJECT, RECORD, read_record
+from promptccd.discovery.report import write_page
 from promptccd.errors import ConfigurationError, DataError, DiskError, RunError
 from promptccd.locks import FolderLock
 from tests.discovery.conftest import at_forward, grouped, run, write_pictures
@@ -96,25 +100,6 @@ def test_results_never_lie_among_the_images_or_in_a_model(stage0, albums, sessio
     assert not out.exists() and not (albums[0] / "results").exists()
 
 
-def test_an_out_of_another_model_is_refused(stage0, backbone_folder, albums, found, capsys):
-    before = written(found)
-    assert run(backbone_folder, albums[0], found) == 2
-    assert TEXT["found-with-another-model"] in capsys.readouterr().err
-    (found / PROJECT / "project.json").write_text("{")
-    assert run(stage0, albums[0], found) == 2
-    assert TEXT["the-model-of-these-categories-is"] in capsys.readouterr().err
-    assert written(found) == before | {KEPT[0]: b"{"}
-
-
-def test_a_damaged_registry_is_refused_and_left_alone(stage0, albums, found, capsys):
-    place = found / PROJECT / "categories.sqlite"
-    for damaged in (b"no database", place.read_bytes()[:5000]):
-        place.write_bytes(damaged)
-        assert run(stage0, albums[0], found) == 2
-        assert "damaged" in capsys.readouterr().err
-        assert place.read_bytes() == damaged
-
-
 @pytest.mark.moderate
 @pytest.mark.fault(8)
 def test_one_process_at_a_time(session, albums, out):
@@ -177,8 +162,9 @@ def test_confidences_are_measured_where_the_model_tells_new_from_known(session, 
     path = tmp_path / PROJECT / RECORD
     record = json.loads(path.read_text())
     limits = [{"decoding": {**record["decoding"], "max_pixels": most}} for most in (0, 1.5, 1)]
-    for odd in ({"measured": "yes"}, {"model": 1}, {"features": "g"}, *limits[:2]):
-        path.write_text(json.dumps({**record, **odd}))
+    odd = ({"measured": "yes"}, {"model": 1}, {"features": "g"}, *limits[:2])
+    for text in ("{", *(json.dumps({**record, **each}) for each in odd)):
+        path.write_text(text)
         with pytest.raises(RunError, match="missing or damaged"):
             read_record(tmp_path)
     path.write_text(json.dumps({**record, **limits[2]}))
@@ -222,3 +208,84 @@ def test_new_kinds_open_and_one_image_that_fits_nowhere_waits_until_there_are_mo
     assert again["num_categories"]["count"] == 6
     homes = [[row["category"] for row in each["assignments"]] for each in (third, again)]
     assert homes[0] == homes[1]
+
+
+# ``discovery.html`` in a real browser: names are text, nothing leaves the machine, and the counts are there
+
+
+NAMES = [
+    "<img src=x onerror=alert(1)>", '"><script>alert(2)</script>', "\u202egnp.\u2069exe", "{{ 7 * 7 }}", "z" * 100,
+]  # fmt: skip
+
+
+@pytest.fixture
+def page(session, albums, tmp_path):
+    """The page of a second stage, with names and files that try things."""
+    grouped(session, albums[0])
+    album = write_pictures(tmp_path / "album", [2, 4, 5, 6], per_category=5)
+    with Image.open(album / "4-000.png") as found:
+        found.putpixel((0, 0), 7)
+        found.save(album / "<img src=x onerror=alert(3)>.png")
+    shutil.copy(album / "4-000.png", album / "copy.png")
+    (album / "<svg onload=alert(4)>.jpg").write_bytes(b"<html>")
+    Image.new("RGB", (900, 20)).save(album / "strip.png")
+    grouped(session, album, num_categories=len(session.grouping.fixed) + 3)
+    sizes = Counter(session.registry.members.get(key) for key in session.current.keys)
+    largest = sorted(session.registry.active, key=lambda each: -sizes[each.id])
+    for each, name in zip(largest, NAMES, strict=False):
+        edits.rename(session.registry, each.id, name)
+    edits.merge(session.registry, [session.registry.active[-2].id, session.registry.active[-3].id])
+    rows = assignment_rows(session)
+    return session, rows, write_page(session, rows, tmp_path / "discovery.html")
+
+
+@pytest.mark.moderate
+def test_names_are_text_nothing_is_asked_of_the_network_and_a_phone_shows_it(page, visit, tmp_path) -> None:
+    session, rows, path = page
+    dialogs = []
+    visit.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    visit.page.goto(path.as_uri())
+    text = visit.page.inner_text("body")
+    assert not dialogs
+    assert not visit.complaints
+    assert not visit.foreign_requests
+    shown = {session.registry.category(row.category).name for row in rows if row.category is not None}
+    assert len(shown.intersection(NAMES)) >= 2
+    for name in shown:
+        assert name in text
+    assert "<img src=x onerror=alert(3)>.png" in path.read_text().replace("&lt;", "<").replace("&gt;", ">")
+    assert "<svg onload=alert(4)>.jpg" in text
+    assert visit.page.locator("img[onerror]").count() == 0
+    assert visit.page.locator("script, svg[onload]").count() == 0
+    found = session.current.intake.report()
+    counts = f"{found.found} found = {found.used} used + {found.duplicates} copies + {found.skipped} skipped"
+    assert counts in text
+    assert "What changed" in text
+    for phrase in ("Renamed", "Retired", "merged into", "Grown"):
+        assert phrase in text
+
+    picture, other = (visit.page.locator(".thumbs img").nth(each) for each in (0, 1))
+    before, beside = picture.bounding_box(), other.bounding_box()
+    picture.click()
+    assert picture.bounding_box()["width"] > 4 * before["width"]
+    assert other.bounding_box() == beside  # nothing moves
+    visit.page.keyboard.press("Tab")
+    assert picture.bounding_box() == before
+    visit.page.set_viewport_size({"width": 390, "height": 800})
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert write_page(session, rows, tmp_path / "again.html").read_bytes() == path.read_bytes()
+    assert b"Exif" not in path.read_bytes()
+
+
+def test_unsure_images_are_counted_all_and_copies_are_none(session, tmp_path, monkeypatch) -> None:
+    """Of a long list the first are shown, and the number is of all."""
+    grouped(session, write_pictures(tmp_path / "album", [0, 1], per_category=3))
+    rows = [replace(row, confidence=0.4) for row in assignment_rows(session)]
+    rows += [replace(rows[0], file="copy.png", status="duplicate")]
+    sure = [replace(row, confidence=0.5) for row in rows[1:]]
+    monkeypatch.setattr(page_module, "MAX_LISTED", 2)
+    for listed, said in (
+        (rows, "6 images that the model is unsure of; here the first 2, and assignments.csv has all<"),
+        ([rows[0], *sure], "1 image that the model is unsure of<"),
+    ):
+        assert f"<summary>{said}" in write_page(session, listed, tmp_path / "page.html").read_text()

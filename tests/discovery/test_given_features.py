@@ -17,8 +17,7 @@ from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, GivenFeatures, Project, SeenFiles, discover, save_checkpoint
 from promptccd.discovery.exports.formats import export_project
 from promptccd.discovery.given_features import tile
-from promptccd.discovery.project.photos import Photos
-from promptccd.discovery.project.record import categories_in
+from promptccd.discovery.project import ProjectView
 from promptccd.errors import DataError, RunError
 from tests.discovery.stored import table_of
 from tests.messages import TEXT
@@ -38,12 +37,6 @@ def purity(found: dict[str, int]) -> float:
     """Share of the items that are of the most frequent kind of their category."""
     kinds = pd.Series([name.split()[0] for name in found]).groupby([*found.values()])
     return float(kinds.agg(lambda each: each.value_counts().iloc[0]).sum() / len(found))
-
-
-def photos_of(out: Path) -> Photos:
-    registry = categories_in(out)
-    assert registry is not None
-    return Photos(out, registry.images)
 
 
 def assignments(out: Path) -> dict[str, int]:
@@ -125,7 +118,7 @@ def test_arrays_in_python_need_no_file(out, tmp_path):
     result = discover(DiscoverySession.from_features(rows), None, out, num_categories=4)
     assert [row.file for row in result.rows] == [str(row) for row in range(24)]
     assert len({row.category for row in result.rows}) == 4
-    assert sorted(photos_of(out).names) == sorted(map(str, range(24)))
+    assert sorted(ProjectView(out).photos.names) == sorted(map(str, range(24)))
     for name in ("folders", "sidecars", "publish"):
         with pytest.raises(RunError, match=TEXT["without-image-files-export-it-in"]):
             export_project(out, [name], tmp_path / "exports")
@@ -157,7 +150,7 @@ def test_sounds_of_items_are_played_from_below_the_folder_of_their_table_alone(o
     np.savez(tmp_path / "in" / "v.npz", features=np.eye(4), ids=np.array(ids))
     session = DiscoverySession.from_features(tmp_path / "in" / "v.npz")
     discover(session, None, out, num_categories=2)
-    photos = photos_of(out)
+    photos = ProjectView(out).photos
     assert sorted(photos.names) == sorted(ids)
     for key, name in zip(photos.keys, photos.names, strict=True):
         if name == ids[0]:

@@ -16,6 +16,7 @@ from torch.nn.functional import normalize
 
 from promptccd.cli.main import main
 from promptccd.clustering import CountEstimate
+from promptccd.clustering.stream import EarlierImages
 from promptccd.discovery import (
     DiscoveryResult,
     DiscoverySession,
@@ -24,7 +25,7 @@ from promptccd.discovery import (
     discover,
     stage_grouping,
 )
-from promptccd.discovery.grouping import EarlierImages, KnownCategories
+from promptccd.discovery.grouping.open_grouping import KnownCategories
 from promptccd.discovery.project import CategoryRegistry, GoneError, StageGroups, edits
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.record import PROJECT, RECORD
@@ -137,24 +138,6 @@ def groups(project: Path) -> dict[str, list[str]]:
     return {each.name: sorted(registry.members_of(each.id)) for each in registry.active}
 
 
-def test_what_a_person_said_stays(project: Path) -> None:
-    opened = Project(project)
-    named, other, junk, _ = (each.id for each in opened.active)
-    kept = sorted(opened.members_of(named))
-    opened.rename(named, "heron")
-    moved, out = opened.members_of(other)[:2]
-    opened.move([moved], None)
-    opened.confirm([out])
-    opened.set_aside(junk)
-    aside = sorted(opened.members_of(junk))
-    opened.regroup(5)
-    assert groups(project)["heron"] == kept
-    assert opened.members[out] == other
-    assert opened.members.get(moved) != other
-    assert sorted(opened.put_aside) == aside
-    assert len(groups(project)) == 5
-
-
 def test_what_another_window_corrects_is_not_lost(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, find = Project(project), stage_grouping.find_again
 
@@ -169,18 +152,6 @@ def test_what_another_window_corrects_is_not_lost(project: Path, monkeypatch: py
     assert len(groups(project)) == 4
     opened.regroup(2)
     assert len(groups(project)) == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [(["regroup"], "Expected regroup COUNT"), (["regroup", "0"], "from 1 on"), (["regroup", "99"], "32"),
-     (["dissolve", "0", "nearest"], "dissolve ID [none]")],
-)  # fmt: skip
-def test_impossible_is_said(project, arguments, words, capsys) -> None:
-    before = registry_in(project).state_hash()
-    assert main(["categories", str(project), *arguments]) == 2
-    assert words in capsys.readouterr().err
-    assert registry_in(project).state_hash() == before
 
 
 def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_groups(project: Path) -> None:

@@ -201,7 +201,7 @@ def require_trainable(session: DiscoverySession, out: Path, is_trained: bool) ->
 
     `is_trained` is from `resume_adapted`.
     """
-    if not session.is_grouped if is_trained else stage_folder(session, out).exists():
+    if not session.is_grouped if is_trained else (out / f"stage{session.current.stage}").exists():
         raise RunError(
             f"{newest_stage_in(out)} was trained already: give it as the model, without --adapt, or give another --out."
         )
@@ -210,11 +210,6 @@ def require_trainable(session: DiscoverySession, out: Path, is_trained: bool) ->
 
 def save_adapted(session: DiscoverySession, out: Path, asked: Mapping[str, Any]) -> None:
     """Write the session as a checkpoint with a record of the adaptation, whole or not at all."""
-    folder = stage_folder(session, out)
+    folder = out / f"stage{session.current.stage}"
     save_checkpoint(session, folder, lambda staging: write_json(staging / RECORD, asked))
     session.model.config.name_or_path = str(folder)  # as when it is loaded from there
-
-
-def stage_folder(session: DiscoverySession, out: Path) -> Path:
-    """The folder of the stage that is trained on the newest images."""
-    return out / f"stage{session.current.stage}"

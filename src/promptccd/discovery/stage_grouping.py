@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate, GroupingConstraints
+from promptccd.clustering.stream import EarlierImages, enough_earlier
 from promptccd.data.randomness import numpy_generator
-from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier, group_images
+from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
 from promptccd.discovery.project.record import read_record

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from torch.nn.functional import normalize
 
-from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 
 
 def keys_of(points):

@@ -10,8 +10,10 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from promptccd.clustering import GroupingConstraints
 from promptccd.clustering.spread import measure_spread
-from promptccd.discovery.grouping import EarlierImages, KnownCategories, group_images, group_tree
+from promptccd.clustering.stream import EarlierImages
+from promptccd.discovery.grouping import group_tree
 from promptccd.discovery.grouping.group_tree import GIVEN_UP, in_nearest, lloyd
+from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.silhouettes import estimate_by_silhouette, log_likelihood, silhouette
 from promptccd.discovery.grouping.units import make_units
 from tests.clustering.test_split_merge import blobs

@@ -8,8 +8,15 @@ import torch
 from torch.nn.functional import normalize
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery.grouping import KnownCategories, group_images, suggest_split
-from promptccd.discovery.grouping.open_grouping import FEWEST_DENSE, MOST_DENSE, GroupingProblem, dense_places
+from promptccd.discovery.grouping.open_grouping import (
+    FEWEST_DENSE,
+    MOST_DENSE,
+    GroupingProblem,
+    KnownCategories,
+    dense_places,
+    group_images,
+)
+from promptccd.discovery.grouping.questions import suggest_split
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
 from tests.clustering.test_split_merge import blobs
@@ -141,15 +148,6 @@ def test_images_that_are_all_pinned_to_known_categories_open_none(count):
     )
     assert found.category_ids.tolist() == [4, 9, 4]
     assert (found.ids, estimate.count) == ((4, 9), 2)
-
-
-def test_known_categories_without_an_image_stay():
-    points, groups = blobs([20, 20, 20], width=32, spread=0.3)
-    known = prototypes_of(points, groups, [0, 1, 2])
-    found, _ = groups_of(points[groups == 1], known, next_id=3)
-    assert found.category_ids.tolist() == [1] * 20
-    assert found.ids == known.ids
-    assert torch.equal(found.prototypes, known.prototypes)
 
 
 def test_one_image_and_images_that_are_alike():

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery.grouping import pair_questions
-from promptccd.discovery.grouping.questions import _doubt
+from promptccd.discovery.grouping.questions import _doubt, pair_questions
 from tests.discovery.grouping.conftest import groups_of, homes, keys_of, satisfied
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from promptccd.clustering import GroupingConstraints
 from promptccd.clustering.spread import measure_spread
-from promptccd.discovery.grouping import KnownCategories
+from promptccd.discovery.grouping.open_grouping import KnownCategories
 from promptccd.errors import DataError
 from promptccd.models.assignment import assign
 from tests.discovery.grouping.conftest import groups_of, homes, keys_of

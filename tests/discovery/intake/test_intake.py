@@ -1,6 +1,5 @@
 """Folders, files and rows of strangers: each file gets its verdict, under limits, whatever it is."""
 
-import hashlib
 import io
 import os
 import socket
@@ -323,27 +322,20 @@ def left_behind(intake):
     return intake.files, intake.miniatures.tobytes(), thumbnails
 
 
-@pytest.fixture
-def decoded(monkeypatch):
-    """How often every content was decoded."""
-    counts, decode = Counter(), identity.decode_image
+def test_every_image_is_decoded_once_and_its_view_used_in_the_order_of_the_files(photos, monkeypatch):
+    used, counts, decode = [], Counter(), identity.decode_image
 
     def counting(content, *how, **options):
-        counts[hashlib.sha256(content).hexdigest()] += 1
+        counts[content] += 1
         return decode(content, *how, **options)
 
     monkeypatch.setattr(identity, "decode_image", counting)
-    return counts
-
-
-def test_every_image_is_decoded_once_and_its_view_used_in_the_order_of_the_files(photos, decoded):
-    used = []
     with read_intake(photos, view=VIEW, workers=4, use=lambda *each: used.append(each)) as intake:
         once = left_behind(intake)
         assert left_behind(intake) == once
     assert [file.key for file, _ in used] == [file.key for file in intake.used]
-    assert len(decoded) == 13
-    assert sum(decoded.values()) <= 13 + 3, "copies that follow at once may be decoded again"
+    assert len(counts) == 13
+    assert counts.total() <= 13 + 3, "copies that follow at once may be decoded again"
 
 
 def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch):

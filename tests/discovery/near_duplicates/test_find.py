@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from benchmarks import bench_moments
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
 from promptccd.discovery.near_duplicates import find
 from promptccd.discovery.near_duplicates.find import (

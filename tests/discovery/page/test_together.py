@@ -249,7 +249,7 @@ def test_photographs_that_came_since_are_looked_for_while_the_page_is_open(
     with served(project) as page:
         window = Window(page)
         before = window.get("state")
-        shutil.copy(write_pictures(tmp_path / "more", [5]) / "5-005.png", album)
+        shutil.copy(write_pictures(tmp_path / "more", [5]) / "5-000.png", album)
         assert main(arguments) == 0
         assert page.url in capsys.readouterr().out
         after = window.get("state")

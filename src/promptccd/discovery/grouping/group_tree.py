@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from promptccd.clustering import AnchoredKMeans
@@ -237,13 +238,13 @@ def _cheapest_merges(
     if not len(seeds):  # people have put every image into a known category
         return []
     centres, masses = seeds.copy(), masses.copy()
-    costs = _squared(centres, centres)
+    costs = cdist(centres, centres, "sqeuclidean")
     for mass, row in zip(masses, costs, strict=True):  # row by row: another table of these would be 240 MB
         row *= mass * masses / (mass + masses)
     np.fill_diagonal(costs, np.inf)
     costs[:num_opened, :num_opened] = np.inf
     nearest, cheapest = costs.argmin(1), costs.min(1)
-    nearest_fixed = _squared(centres, fixed).min(1, initial=np.inf)
+    nearest_fixed = cdist(centres, fixed, "sqeuclidean").min(1, initial=np.inf)
     giving_up = masses * nearest_fixed
     giving_up[:num_opened] = np.inf
     merges = []
@@ -260,11 +261,13 @@ def _cheapest_merges(
             mass = masses[kept] + masses[gone]
             centres[kept] = (masses[kept] * centres[kept] + masses[gone] * centres[gone]) / mass
             masses[kept] = mass
-            row = mass * masses / (mass + masses) * _squared(centres[kept : kept + 1], centres)[0]
+            row = mass * masses / (mass + masses) * cdist(centres[kept : kept + 1], centres, "sqeuclidean")[0]
             row[np.isinf(costs[kept])] = np.inf
             costs[kept], costs[:, kept] = row, row
             if np.isfinite(giving_up[kept]):
-                giving_up[kept] = mass * _squared(centres[kept : kept + 1], fixed).min(initial=np.inf)
+                giving_up[kept] = mass * cdist(centres[kept : kept + 1], fixed, "sqeuclidean").min(
+                    initial=np.inf
+                )
             stale |= (nearest == kept) | (row < cheapest)
             stale[kept] = True
         stale &= cheapest < np.inf
@@ -272,12 +275,3 @@ def _cheapest_merges(
         nearest[stale] = rows.argmin(1)
         cheapest[stale] = rows[np.arange(len(rows)), nearest[stale]]
     return merges
-
-
-def _squared(points: Array, centres: Array) -> Array:
-    """Squared distances ``(M, K)``."""
-    squared = points @ centres.T
-    squared *= -2
-    squared += (points**2).sum(1)[:, None]
-    squared += (centres**2).sum(1)
-    return np.maximum(squared, 0, out=squared)

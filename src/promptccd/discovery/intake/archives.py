@@ -106,11 +106,9 @@ class ArchiveSource(ImageSource):
                     pieces.append(piece)
         except DataError:  # is a ValueError, too
             raise
-        except zipfile.BadZipFile as error:
+        except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error) as error:
             wrong_sum = " (wrong checksum)" if "CRC" in str(error) else ""
             raise SkippedFileError(f"damaged member of the archive{wrong_sum}") from None
-        except (OSError, EOFError, ValueError, RuntimeError, zlib.error):
-            raise SkippedFileError("damaged member of the archive") from None
         return b"".join(pieces)
 
     def stamp(self, entry: Entry) -> Stamp:

@@ -7,6 +7,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -90,7 +91,7 @@ class IntakeReport:
     rendering: str = ""
 
 
-class Intake:
+class Intake(AbstractContextManager["Intake"]):
     """Files of a source with their verdicts, see `read_intake`. `close`, or a ``with`` block, closes the source.
 
     Several threads may read at once.
@@ -127,9 +128,6 @@ class Intake:
     def used(self) -> list[IntakeFile]:
         """The grouped files, in the order of the source."""
         return [file for file in self.files if file.is_used]
-
-    def __enter__(self) -> "Intake":
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         self.close()

@@ -335,9 +335,7 @@ class SeenFiles:
 
     def has_feature(self, space: str, key: str) -> bool:
         """Whether a feature of this picture is stored."""
-        with self._reading():
-            vector = self._one("select vector from feature where space = ? and key = ?", space, key)
-            return vector is not None and bool(np.isfinite(np.frombuffer(vector, "<f4")).all())
+        return bool(self.vectors(space, [key])[1][0])
 
     def vectors(self, space: str, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Features of pictures ``(N, D)`` float32, zeros if missing; and ``(N,)`` bool, whether it is stored.

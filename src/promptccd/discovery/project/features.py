@@ -56,7 +56,9 @@ class Features:
 
     def smaller_part(self, keys: Sequence[str]) -> list[str]:
         """The smaller of two parts of a group of images that have features."""
-        from promptccd.discovery.grouping import suggest_split  # takes a second, and only a split needs it
+        from promptccd.discovery.grouping.questions import (
+            suggest_split,  # takes a second, and only a split needs it
+        )
 
         points = self.matrix[[self.row_of[key] for key in keys]]
         return [keys[row] for row in suggest_split(points, seed=1)[1].tolist()]

@@ -200,7 +200,7 @@ class ProjectView(Project):
             Rows ``first`` and ``second``, and the ``group`` of the second.
         """
         # Here, because it takes a second that the first pictures need not wait.
-        from promptccd.discovery.grouping import pair_questions
+        from promptccd.discovery.grouping.questions import pair_questions
         from promptccd.discovery.stage_grouping import assignment_in
 
         keys, features = self.photos.keys, self.features()
