@@ -197,22 +197,16 @@ def test_a_fit_goes_on_from_what_a_checkpoint_stores(labelled, stream) -> None:
     assert list(again.classes_) == [*range(KNOWN + NEW)]
 
 
-@pytest.mark.parametrize("what", ["one category", "one each", "unlabelled", "too few", "too many", "loss"])
-def test_what_cannot_be_fitted_is_refused(labelled, stream, what: str) -> None:
+def test_what_cannot_be_fitted_is_refused(labelled, stream) -> None:
     points, labels = labelled
-    with pytest.raises(ValueError, match=r".{20}"):
-        if what in ("too few", "too many"):
-            number = KNOWN - 1 if what == "too few" else KNOWN + len(stream[0]) + 1
+    for teach_nothing in (labels * 0, np.arange(len(labels)), labels * 0 - 1):
+        with pytest.raises(ValueError, match=r".{20}"):
+            CalibratedMixture().fit(points, teach_nothing)
+    with pytest.raises(ValueError, match="known_loss"):
+        CalibratedMixture(known_loss=2).fit(points, labels)
+    for number in (KNOWN - 1, KNOWN + len(stream[0]) + 1):
+        with pytest.raises(ValueError, match=f"got {number}"):
             CalibratedMixture().fit(points, labels).partial_fit(stream[0], num_categories=number)
-        elif what == "loss":
-            CalibratedMixture(known_loss=2).fit(points, labels)
-        else:
-            given = {
-                "one category": labels * 0,
-                "one each": np.arange(len(labels)),
-                "unlabelled": labels * 0 - 1,
-            }
-            CalibratedMixture().fit(points, given[what])
 
 
 def test_it_is_an_estimator_of_scikit_learn(stream) -> None:

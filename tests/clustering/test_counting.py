@@ -4,13 +4,7 @@ import pytest
 import torch
 
 from benchmarks.bench_count import Setting, count, simulated
-from promptccd.clustering import (
-    CountCalibration,
-    CountEstimate,
-    calibrate,
-    counting,
-    estimate_categories,
-)
+from promptccd.clustering import CountCalibration, CountEstimate, calibrate, counting, estimate_categories
 from promptccd.clustering.counting import estimate_by_split_merge, trials
 from promptccd.errors import DataError
 from tests.clustering.test_split_merge import blobs
@@ -91,9 +85,7 @@ def test_of_scales_that_find_all_again_the_nearest_to_one_is_taken() -> None:
         ((3.0, 0.8), 11, 26),
     ],
 )
-def test_a_range_holds_what_held_out_categories_were_miscounted_by(
-    rates: tuple[float, ...], low: int, high: int
-) -> None:
+def test_a_range_holds_what_held_out_categories_were_miscounted_by(rates, low, high) -> None:
     widened = CountCalibration(1, rates, 0.1).widened(CountEstimate(20, 20, 22, "m", "x"), 10)
     assert (widened.low, widened.count, widened.high, widened.method) == (low, 20, high, "m")
     assert f"{len(rates)} counts" in widened.margin
@@ -104,9 +96,7 @@ def test_a_range_holds_what_held_out_categories_were_miscounted_by(
 
 @pytest.mark.parametrize("prior", ["matched", "calibrated"])
 @pytest.mark.parametrize("fixed", [[-1] * 6, [0, 1, 2, 3, 4, 5]])
-def test_without_two_images_of_a_known_category_there_is_nothing_to_learn(
-    prior: str, fixed: list[int]
-) -> None:
+def test_without_two_images_of_a_known_category_there_is_nothing_to_learn(prior, fixed) -> None:
     with pytest.raises(DataError, match="two different images"):
         estimate_categories(torch.randn(6, 4), 2, fixed=torch.tensor(fixed), seed=0, prior=prior)
 

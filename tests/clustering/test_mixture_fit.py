@@ -148,10 +148,7 @@ def test_a_component_without_points_has_the_variance_of_all_of_them(
     )
     empty = int(mixture.log_weights.argmin())
     assert empty == 2
-    expected = {
-        "diag": torch.tensor([1.25, 9.25]),
-        "spherical": torch.tensor([5.25]),
-    }[covariance_type]
+    expected = {"diag": torch.tensor([1.25, 9.25]), "spherical": torch.tensor([5.25])}[covariance_type]
     torch.testing.assert_close(mixture.variances[empty], expected.double())
 
 

@@ -5,12 +5,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from promptccd.clustering import parts as part_labels
-from promptccd.clustering.parts import (
-    ENOUGH_PATCHES,
-    PartLabeller,
-    fit_part_labels,
-    sample_for_part_labels,
-)
+from promptccd.clustering.parts import ENOUGH_PATCHES, PartLabeller, fit_part_labels, sample_for_part_labels
 from promptccd.errors import DataError
 from tests.messages import TEXT
 

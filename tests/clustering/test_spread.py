@@ -1,5 +1,6 @@
 """The metric in which known categories are round, held to fresh images of worlds whose truth is known."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +16,34 @@ from promptccd.clustering.spread import measure_spread
 from promptccd.data.randomness import torch_generator
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
-from tests.spread_world import World
+
+
+class World:
+    """Known and new categories that all spread alike, and far more in some directions than in others.
+
+    Args:
+        known: categories with a prototype.
+        new: others.
+        width: of the features.
+        seed: of centres and covariance.
+        apart: how far centres lie from each other, against the spread within.
+    """
+
+    def __init__(self, known: int, new: int, width: int, seed: int, apart: float = 1.0):
+        generator = torch.Generator().manual_seed(seed)
+        self.scales = 0.3 * torch.logspace(0, -1.5, width)
+        self.turn = torch.linalg.qr(torch.randn(width, width, generator=generator)).Q
+        centres = torch.randn(known + new, width, generator=generator)
+        # As far apart in every direction as images spread there: the wide ones hide what the narrow ones show.
+        self.centres = (1.6 * apart * centres * self.scales) @ self.turn
+        self.prototypes = self.centres[:known]
+
+    def draw(self, categories: Iterable[int], images: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """So many images of each category ``(N, D)``, and which category they are of."""
+        labels = torch.tensor(list(categories)).repeat_interleave(images)
+        generator = torch.Generator().manual_seed(1000 + seed)
+        noise = torch.randn(len(labels), self.centres.shape[1], generator=generator)
+        return self.centres[labels] + (noise * self.scales) @ self.turn, labels
 
 
 def test_it_tells_known_from_new_and_one_from_another_where_distances_of_features_do_not() -> None:

@@ -112,9 +112,7 @@ def test_an_average_is_judged_by_its_stages() -> None:
         ("1:2:3:4", "cifar100", (10, 20, 30, 40), 500),
     ],
 )  # fmt: skip
-def test_declared_numbers_of_images_are_cut_by_the_rule_of_the_data(
-    split: str, benchmark: str, blocks: tuple[int, ...] | None, images: int
-) -> None:
+def test_declared_numbers_of_images_are_cut_by_the_rule_of_the_data(split, benchmark, blocks, images) -> None:
     """methods.md 1.2 and 1.4."""
     blocks = blocks or BENCHMARKS[benchmark].class_blocks
     sizes = [cut_sizes(images, ratios) for ratios in PAPER_CUTS]

@@ -191,29 +191,24 @@ def test_finds_about_the_true_count_of_separated_categories(seed):
     assert "labelled accuracy" in str(estimate)
 
 
-def scripted(monkeypatch, accuracy, given=None):
-    """Replaces k-means by a table of accuracies; returns the counts tried, in order. `given` gets how each was."""
-    tried = []
+def scripted(monkeypatch, accuracy):
+    """Replaces k-means by a table of accuracies; returns the counts tried, in order, and how each was."""
+    tried, given = [], []
 
-    class Clusters:
-        def __init__(self, n_clusters, n_init, random_state):
-            tried.append(n_clusters)
-            if given is not None:
-                given.append((n_init, random_state))
+    def kmeans(count, restarts, random_state):
+        tried.append(count)
+        given.append((restarts, random_state))
+        return SimpleNamespace(fit_predict=lambda points: torch.zeros(len(points), dtype=torch.int64))
 
-        def fit_predict(self, points):
-            return torch.zeros(len(points), dtype=torch.int64)
-
-    monkeypatch.setattr(module, "AnchoredKMeans", Clusters)
-    monkeypatch.setattr(
-        module, "clustering_accuracy", lambda *_: type("Accuracy", (), {"all": accuracy(tried[-1])})
-    )
-    return tried
+    monkeypatch.setattr(module, "AnchoredKMeans", kmeans)
+    scored = lambda *_: SimpleNamespace(all=accuracy(tried[-1]))  # noqa: E731
+    monkeypatch.setattr(module, "clustering_accuracy", scored)
+    return tried, given
 
 
 @pytest.mark.parametrize("best", [8, 11, 14, 16])
 def test_search_reaches_every_count_and_tries_none_twice(monkeypatch, best):
-    tried = scripted(monkeypatch, lambda count: 100 - 5.0 * abs(count - best))
+    tried, _ = scripted(monkeypatch, lambda count: 100 - 5.0 * abs(count - best))
     assert estimate_by_accuracy(*stage(), restarts=1, seed=0).count == best
     assert len(tried) == len(set(tried))
     assert min(tried) >= 8 and max(tried) <= 16
@@ -221,8 +216,7 @@ def test_search_reaches_every_count_and_tries_none_twice(monkeypatch, best):
 
 @pytest.mark.parametrize("most", [None, 9])
 def test_a_run_counts_with_three_restarts_its_own_seed_and_at_most_as_many_as_it_allows(monkeypatch, most):
-    given = []
-    tried = scripted(monkeypatch, lambda count: 50.0 + count, given)
+    tried, given = scripted(monkeypatch, lambda count: 50.0 + count)
     labelled, labels, unlabelled = stage()
     counting = counting_by("kmeans", count_prior="paper", max_categories=most)
     found = counting.estimate(2, [labelled, unlabelled], [labels.numpy()])

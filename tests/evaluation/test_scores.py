@@ -11,12 +11,7 @@ import pytest
 import torch
 
 from promptccd.cli.tables import score_table as printed
-from promptccd.evaluation import (
-    ContinualScore,
-    StageScore,
-    labelled_categories,
-    score_part_routing,
-)
+from promptccd.evaluation import ContinualScore, StageScore, labelled_categories, score_part_routing
 from promptccd.evaluation.accuracy import FIGURES
 from promptccd.evaluation.tables import markdown, over_runs, score_table, text_grid
 from promptccd.reports.report import stage_table

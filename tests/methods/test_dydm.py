@@ -29,9 +29,7 @@ def test_rehearsal_by_hand() -> None:
         assert tau**2 * float(divergence(memory / tau, discovery / tau)) == pytest.approx(value, abs=1e-6)
 
 
-def test_updates_are_those_of_all_images_at_once_in_any_order(
-    model: DYDMModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_updates_are_those_of_all_images_at_once_in_any_order(model, monkeypatch) -> None:
     """Also against the recursive update of the inverse, which the paper writes."""
     monkeypatch.setattr(dydm, "ROWS_AT_ONCE", 100)
     generator = torch.Generator().manual_seed(0)
@@ -58,9 +56,7 @@ def test_updates_are_those_of_all_images_at_once_in_any_order(
     assert torch.equal(model.assign_natively(points), scores.argmax(1))
 
 
-def test_a_stage_adds_the_images_that_the_discovery_classifier_calls_new(
-    model: DYDMModel, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stage_adds_the_images_that_the_discovery_classifier_calls_new(model, caplog) -> None:
     points = F.normalize(torch.rand(6, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1)))
     model.config.expansion_size = 7
     begun(DYDMObjective, model, points, torch.tensor([0, 1, 0, 1, 0, 1]), 2).end_stage()

@@ -60,9 +60,7 @@ def rows_of(model: GrowMergeModel, labels: torch.Tensor | None = None, exemplars
     return Rows.of(model, views.transpose(0, 1), labels, positions, prompted=True)
 
 
-def test_stage_0_is_gcds_and_leaves_means_and_how_near_to_them_most_images_lie(
-    backbone_folder: Path,
-) -> None:
+def test_stage_0_is_gcds_and_leaves_means_and_how_near_to_them_most_images_lie(backbone_folder: Path) -> None:
     model = fresh(GrowMergeModel, backbone_folder, **TINY_HEAD)
     labels = torch.arange(40) % 3
     features = F.normalize(drawn(40, 32) + 3 * drawn(3, 32)[labels], dim=1)
@@ -85,9 +83,7 @@ def test_stage_0_is_gcds_and_leaves_means_and_how_near_to_them_most_images_lie(
     assert model.config.num_means == 3
 
 
-def test_a_stage_opens_a_branch_where_the_last_one_ended_and_a_head_of_its_own(
-    backbone_folder: Path,
-) -> None:
+def test_a_stage_opens_a_branch_where_the_last_one_ended_and_a_head_of_its_own(backbone_folder: Path) -> None:
     model = fresh(GrowMergeModel, backbone_folder, **TINY_HEAD)
     model.remember(drawn(3, 32))
     model.config.category_ids = [0, 1, 2]

@@ -88,9 +88,7 @@ class Walked(MetaGCDObjective):
         pass
 
 
-def test_meta_training_draws_views_that_no_epoch_of_stage_0_and_no_other_session_had(
-    meta_model: MetaGCDModel,
-) -> None:
+def test_meta_training_draws_views_that_no_epoch_of_stage_0_and_no_other_session_had(meta_model) -> None:
     """Also where unlabelled stages are shorter: two episodes of three sessions, each seen once and judged once.
 
     Sessions adapt to 6, 4 and 6 images and are judged by 5, 6 and 7, in fours; a lone image is left out.
@@ -113,39 +111,27 @@ def test_meta_training_draws_views_that_no_epoch_of_stage_0_and_no_other_session
     assert sizes == 2 * [[4, 2], [4], [4], [4, 2], [4, 2], [4, 3]]
 
 
-def trained(
-    model: MetaGCDModel,
-    stages: StageStream,
-    states: list[TrainingState],
-    resumed: TrainingState | None = None,
-    **options: int,
-) -> torch.Tensor:
-    """What the last block and the head are after stage 0, as one vector."""
-    for name, value in options.items():
-        setattr(model.config, name, value)
-    images = StageImages.read(stages[0], 0, progress_bar)
-    labels = torch.from_numpy(stages[0].labels[images.positions])
-    arguments = TrainingArguments(
-        epochs=1, batch_size=8, learning_rate=0.01, momentum=0.0, weight_decay=0.0, save_minutes=0
-    )
-    context = StageContext(images, labels)
-    trainer_of(model, context, MetaGCDObjective, arguments, states.append).train(resumed)
-    return torch.cat([each.detach().flatten().double() for each in model.parameters() if each.requires_grad])
-
-
 @pytest.mark.slow
 def test_meta_training_is_of_the_first_order_and_repeats_itself_after_an_interruption(
     meta_model: MetaGCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = {name: value.clone() for name, value in meta_model.state_dict().items()}
+    images, states = StageImages.read(stages[0], 0, progress_bar), list[TrainingState]()
+    context = StageContext(images, torch.from_numpy(stages[0].labels[images.positions]))
+    arguments = TrainingArguments(
+        epochs=1, batch_size=8, learning_rate=0.01, momentum=0.0, weight_decay=0.0, save_minutes=0
+    )
 
     def again(rate: float, resumed: TrainingState | None = None, **options: int) -> torch.Tensor:
+        """What the last block and the head are after stage 0, as one vector."""
         monkeypatch.setattr(metagcd, "META_LEARNING_RATE", rate)
         meta_model.load_state_dict(start)
-        meta_model.train()
-        return trained(meta_model, stages, states, resumed, **options)
+        vars(meta_model.config).update(options)
+        trainer_of(meta_model.train(), context, MetaGCDObjective, arguments, states.append).train(resumed)
+        return torch.cat(
+            [each.detach().flatten().double() for each in meta_model.parameters() if each.requires_grad]
+        )
 
-    states: list[TrainingState] = []
     without = again(0.0, meta_episodes=0)
     kept = again(0.0, meta_episodes=1)
     assert torch.equal(kept, without), "what a session adapted is put back"

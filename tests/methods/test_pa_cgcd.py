@@ -11,12 +11,7 @@ from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import Rows, pa_cgcd
-from promptccd.methods.pa_cgcd import (
-    PACGCDModel,
-    PACGCDObjective,
-    chance_of_low,
-    split_old_and_new,
-)
+from promptccd.methods.pa_cgcd import PACGCDModel, PACGCDObjective, chance_of_low, split_old_and_new
 from tests.conftest import fresh
 from tests.methods.steps import objective_of
 
@@ -126,9 +121,7 @@ def test_pseudo_labels_and_new_proxies(trained: PACGCDModel, monkeypatch: pytest
     torch.testing.assert_close(added.norm(dim=1), torch.ones(2))
 
 
-def test_where_no_image_looks_new_the_two_least_like_old_classes_are(
-    trained: PACGCDModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_image_looks_new_the_two_least_like_old_classes_are(trained, monkeypatch) -> None:
     """One alone makes no Gaussian."""
     old = torch.ones(60, dtype=torch.bool)
     monkeypatch.setattr(pa_cgcd, "split_old_and_new", lambda *_: (old, ~old))
@@ -149,9 +142,7 @@ def test_nothing_has_moved_at_the_first_step_and_the_gradient_is_a_number(traine
 
 
 @pytest.mark.parametrize(("labelled", "warm"), [(True, 5), (False, 10)])
-def test_proxies_alone_learn_at_first_and_gradients_are_cut_at_stage_0(
-    trained: PACGCDModel, labelled: bool, warm: int
-) -> None:
+def test_proxies_alone_learn_at_first_and_gradients_are_cut_at_stage_0(trained, labelled, warm) -> None:
     labels = torch.zeros(4, dtype=torch.long) if labelled else None
     objective = objective_for(trained, stream(), count=NUM_OLD, labels=labels, epochs=60)
     for epoch in (0, warm - 1, warm, 59):

@@ -65,9 +65,7 @@ def test_a_labelled_stage_learns_the_scale_that_later_ones_count_with(
     assert (model.config.count_scale != 1) == learns
 
 
-def test_the_last_fit_answers_and_leaves_what_prompts_and_replays_as_it_was(
-    model: PromptCCDModel, unlabelled: StageImages
-) -> None:
+def test_the_last_fit_answers_and_leaves_what_prompts_and_replays_as_it_was(model, unlabelled) -> None:
     """It sees the last features, has a floor of its own, and as many components as the other; known ones come first."""
     known = torch.tensor([5, 2]).repeat_interleave(8)
     here = torch.arange(len(unlabelled)) % KNOWN

@@ -84,9 +84,7 @@ def test_a_plugin_is_run_once(registry: dict[str, Method], tmp_path: Path) -> No
         ("twice.py", PLUGIN.replace('"own"', '"simgcd"'), "already"),
     ],
 )
-def test_a_plugin_that_cannot_be_used_is_refused(
-    registry: dict[str, Method], tmp_path: Path, name: str, code: str | None, message: str
-) -> None:
+def test_a_plugin_that_cannot_be_used_is_refused(registry, tmp_path, name, code, message) -> None:
     if code is not None:
         (tmp_path / name).write_text(code)
     with pytest.raises(ConfigurationError, match=message):

@@ -84,9 +84,7 @@ def test_svi_is_the_one_on_paper() -> None:
         ([1.0, 2.0, 0.0], 1.308994, (1.491315, 0.413114), True),
     ],
 )
-def test_the_stopping_rule_by_hand(
-    old: list[float], mean: float, borders: tuple[float, float], above: bool
-) -> None:
+def test_the_stopping_rule_by_hand(old, mean, borders, above) -> None:
     def of_logs(logs: list[float]) -> torch.Tensor:
         return torch.tensor([[[0.0, math.exp(each)]] for each in logs], dtype=torch.float64)
 
@@ -181,9 +179,7 @@ def test_stages_are_those_on_paper(backbone_folder: Path) -> None:
     assert model.assign_natively(second).tolist() == expected.argmax(1).tolist()
 
 
-def test_earlier_gaussians_keep_every_bit_and_are_loaded_as_saved(
-    backbone_folder: Path, tmp_path: Path
-) -> None:
+def test_earlier_gaussians_keep_every_bit_and_are_loaded_as_saved(backbone_folder, tmp_path) -> None:
     model, (_, second) = ended_stages(backbone_folder)
     before = model.class_gaussians.clone()
     end_stage(2, second, model, None, 6)
@@ -195,9 +191,7 @@ def test_earlier_gaussians_keep_every_bit_and_are_loaded_as_saved(
 
 
 @pytest.mark.parametrize("early_stop", [True, False])
-def test_the_estimate_of_the_paper_ends_a_stage(
-    backbone_folder: Path, early_stop: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_estimate_of_the_paper_ends_a_stage(backbone_folder, early_stop: bool, monkeypatch) -> None:
     """Its first fit is measured against labelled classes, the second against all earlier ones."""
     rules, rule = [], vb_cgcd.stopping_rule
     monkeypatch.setattr(vb_cgcd, "SVI_STEPS", 20)
@@ -213,9 +207,7 @@ def test_the_estimate_of_the_paper_ends_a_stage(
     np.testing.assert_allclose(rules, expected if early_stop else [])
 
 
-def test_more_new_classes_than_images_and_images_that_all_leave(
-    backbone_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_new_classes_than_images_and_images_that_all_leave(backbone_folder, monkeypatch) -> None:
     monkeypatch.setattr(vb_cgcd, "SVI_STEPS", 3)
     for options in ({}, {"estimate": "svi"}):
         model, (first, second) = ended_stages(backbone_folder, **options)

@@ -1,6 +1,5 @@
 """What a dry run says of hours and bytes."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -42,9 +41,7 @@ def test_images_of_a_benchmark_are_those_of_its_split(blocks: list[int]) -> None
     assert costs.images_of_stages(elsewhere, seed=1) is None
 
 
-def test_precisions_have_a_step_each_and_methods_share_a_look_at_the_data(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_precisions_have_a_step_each_and_methods_share_a_look_at_the_data(monkeypatch) -> None:
     steps, looks = list[Recipe](), list[int]()
     monkeypatch.setattr(costs, "timed_step", lambda recipe: steps.append(recipe) or costs.TimedStep(1, 0, 0))
     monkeypatch.setattr(costs, "images_of_stages", lambda data, seed: looks.append(seed) or [10, 10])
@@ -60,9 +57,7 @@ def test_precisions_have_a_step_each_and_methods_share_a_look_at_the_data(
     assert (len(steps), looks) == (4, [1, 2])
 
 
-def test_the_hours_are_unknown_where_a_step_does_not_fit_into_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
-) -> None:
+def test_the_hours_are_unknown_where_a_step_does_not_fit_into_memory(monkeypatch, tmp_path, capsys) -> None:
     def full(recipe: Recipe) -> costs.TimedStep:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
@@ -87,9 +82,7 @@ def test_a_step_of_every_method_is_timed(method: str) -> None:
 
 
 @pytest.mark.moderate
-def test_the_bytes_to_keep_are_those_of_the_stages(
-    image_folder: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_the_bytes_to_keep_are_those_of_the_stages(image_folder, tiny_backbone, tmp_path) -> None:
     recipe = Recipe.from_dict(quick_recipe(image_folder, tiny_backbone, tmp_path / "run"))
     (cost,) = costs.costs_of([recipe])
     train_run(recipe)
@@ -97,9 +90,7 @@ def test_the_bytes_to_keep_are_those_of_the_stages(
     assert cost.kept == pytest.approx(sum(files.values()), rel=0.3)
 
 
-def test_a_dry_run_prints_hours_sizes_and_pages_of_gated_data(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
-) -> None:
+def test_a_dry_run_prints_hours_sizes_and_pages_of_gated_data(monkeypatch, tmp_path, capsys) -> None:
     def info(self: HfApi, name: str, **options: object) -> SimpleNamespace:
         files = {
             "data/train-0.parquet": 3_000_000,

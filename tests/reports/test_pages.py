@@ -54,9 +54,7 @@ def test_ticks_enclose_the_range(low: float, high: float) -> None:
     "found, labels",
     [((8.33, None), ["8", "9"]), ((8.5, 0.7), ["7", "8", "9", "10"]), ((8, None), ["8", "10"])],
 )
-def test_counts_have_whole_ticks_around_all_that_is_drawn(
-    found: tuple[float, float | None], labels: list[str]
-) -> None:
+def test_counts_have_whole_ticks_around_all_that_is_drawn(found, labels) -> None:
     chart = line_chart("l", {"true": [(1, 8)], "found": [(1, *found)]}, x_label="x", y_label="y", whole=True)
     assert [tick.label for tick in chart.y_ticks] == labels
     true, other = (series.points[0] for series in chart.series)
@@ -141,16 +139,14 @@ def test_groups_are_in_the_order_of_the_categories_that_they_are_matched_to() ->
     assert math.isnan(forgotten([80.0]))
 
 
-def scores(*values: float) -> list[ContinualScore]:
-    return [
-        ContinualScore("cacc", [StageScore(1, value, value, math.nan, 8, 50, (7, 9))]) for value in values
-    ]
-
-
 @pytest.mark.moderate
 def test_a_comparison_needs_scores_alone(tmp_path: Path, visit: Visit) -> None:
+    one, two, three = (
+        ContinualScore("cacc", [StageScore(1, value, value, math.nan, 8, 50, (7, 9))])
+        for value in (50, 60, 70)
+    )
     hostile = "<b onmouseover=alert(1)>b</b>"
-    page = write_comparison({"a": scores(50, 60), hostile: scores(70)}, tmp_path / "deep" / "out", title="T")
+    page = write_comparison({"a": [one, two], hostile: [three]}, tmp_path / "deep" / "out", title="T")
     report = json.loads((page.parent / "report.json").read_text())
     first, second = report["sections"]["averages"]
     assert (first["all"], first["all_std"], first["all_difference"]) == (55.0, pytest.approx(7.0711), 0.0)

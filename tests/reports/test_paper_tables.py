@@ -230,9 +230,7 @@ def test_what_keeps_a_run_from_the_paper_is_said(tmp_path: Path) -> None:
         (["--backbone", "none"], "dino", None, None),
     ],
 )
-def test_a_backbone_is_a_half_of_a_table_or_a_place(
-    words: list[str], table: str, weights: str | None, trained_on: str | None
-) -> None:
+def test_a_backbone_is_a_half_of_a_table_or_a_place(words, table, weights, trained_on) -> None:
     given = ["sweep", "--table", "main", "--config", str(RECIPES), "--seeds", "1", "--dry-run", *words]
     options = parse([*given, "--methods", "happy", "--datasets", "cifar100=/photos"])
     wanted = _table_plan(options, {})
@@ -277,27 +275,15 @@ def test_a_dry_run_fetches_nothing_and_lists_the_cells(tmp_path: Path, monkeypat
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.fixture(scope="module")
-def twenty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty categories, 40 images each."""
-    folder = tmp_path_factory.mktemp("twenty")
-    coloured_images(20, 40).save_to_disk(str(folder))
-    return folder
-
-
-def sweep(table: str, data: Path, out: Path, *words: str, recipes: Path = RECIPES) -> list[str]:
-    head = [word for name, value in TINY_HEAD.items() for word in (f"--{name}", str(value))]
-    counts = ("epochs", "discovery_epochs", "pretraining.epochs", "kmeans_restarts")
-    quick = [word for name in counts for word in (f"--{name}", "1")]
-    tiny = ["--backbone_config", json.dumps(TINY_BACKBONE), "--image_size", "16", "--resize_size", "18"]
-    place = ["--config", str(recipes), "--out", str(out), "--datasets", f"cifar100={data}", "imagenet100"]
-    return ["sweep", "--table", table, "--small", "--seeds", "1", "2", *place, *head, *quick, *tiny, *words]
-
-
 @pytest.mark.slow
-def test_another_protocol_is_scored_once_beside_the_run(twenty: Path, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "gcd"
-    words = sweep("gcd", twenty, out, "--methods", "promptccd-gcd")
+def test_another_protocol_is_scored_once_beside_the_run(tmp_path: Path, capsys) -> None:
+    images, out = tmp_path / "images", tmp_path / "gcd"
+    coloured_images(20, 40).save_to_disk(str(images))
+    words = ["sweep", "--table", "gcd", "--methods", "promptccd-gcd", "--small", "--seeds", "1", "2"]
+    words += ["--config", str(RECIPES), "--out", str(out), "--datasets", f"cifar100={images}", "imagenet100"]
+    words += ["--backbone_config", json.dumps(TINY_BACKBONE), "--image_size", "16", "--resize_size", "18"]
+    quick = dict.fromkeys(("epochs", "discovery_epochs", "pretraining.epochs", "kmeans_restarts"), 1)
+    words += [word for name, value in (TINY_HEAD | quick).items() for word in (f"--{name}", str(value))]
     assert main(words) == 0
     capsys.readouterr()
     run = out / "promptccd-gcd-cifar100-small-seed1"

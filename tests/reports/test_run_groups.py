@@ -66,9 +66,7 @@ def test_seeds_share_a_row_wherever_they_lie(tmp_path: Path) -> None:
         ({"seed": 2, "model": {"backbone": "facebook/dinov2-base"}}, "backbone"),
     ],
 )
-def test_runs_of_one_name_that_are_no_seeds_stay_apart(
-    tmp_path: Path, other: dict[str, Any], difference: str
-) -> None:
+def test_runs_of_one_name_that_are_no_seeds_stay_apart(tmp_path, other, difference) -> None:
     first, second = made(tmp_path / "a" / "x-seed1"), made(tmp_path / "c" / "x-seed1", **other)
     with pytest.raises(ConfigurationError, match=difference):
         require_seeds_alone([first, second])
@@ -99,8 +97,6 @@ def test_a_baseline_is_scored_once_per_seed(tmp_path: Path) -> None:
         {"model": {"backbone_config": {"hidden_size": 48}}},
     ],
 )
-def test_baselines_that_differ_in_more_than_the_seed_are_not_averaged(
-    tmp_path: Path, other: dict[str, Any]
-) -> None:
+def test_baselines_that_differ_in_more_than_the_seed_are_not_averaged(tmp_path, other) -> None:
     runs = [made(tmp_path / "x-seed1"), made(tmp_path / "y-seed2", 2, **other), made(tmp_path / "x-seed2", 2)]
     assert baselines(runs) == [" (x)", f" ({row_names(runs)[1]})", " (x)"]

@@ -109,9 +109,8 @@ TRIED_SCALES = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.5)  # of the variance within ca
 HELD_OUT = (0.2, 0.35, 0.5)  # shares of the labelled categories left out in trials
 NUM_TRIALS = 6
 ASSUMED_SPREAD = 0.35  # variance within categories, as a share of all, where no label tells it
-ASSUMED_ERROR = (
-    3.0  # factor of such a count; the truth was within 2.5 in 14 sets of points with 1 to 20 categories
-)
+# Factor of such a count; the truth was within 2.5 in 14 sets of points with 1 to 20 categories.
+ASSUMED_ERROR = 3.0
 MOST_OF_A_CATEGORY = 50  # features of a category in a trial
 UNRELIABLE = 0.2  # mean error in trials above which an estimate counts as unreliable
 

@@ -84,12 +84,7 @@ class Solution(NamedTuple):
 
 
 def prepare(
-    points: Tensor,
-    labelled: Tensor,
-    classes: Tensor,
-    num_classes: int,
-    num_clusters: int,
-    num_fixed: int,
+    points: Tensor, labelled: Tensor, classes: Tensor, num_classes: int, num_clusters: int, num_fixed: int
 ) -> Problem:
     """The problem, by one pass over the labelled points, of which only sums are kept."""
     sums = points.new_zeros(num_clusters, points.shape[1], dtype=torch.float64)
@@ -104,9 +99,8 @@ def prepare(
     if mean_point.square().sum() * (len(points) + len(labelled)) <= NEARLY_CENTRED * every:
         mean_point, centred = torch.zeros_like(mean_point), points
     else:
-        mean_point = mean_point.to(
-            points.dtype
-        ).double()  # exactly the vector that is subtracted from the points
+        # Exactly the vector that is subtracted from the points.
+        mean_point = mean_point.to(points.dtype).double()
         centred = points - mean_point.to(points.dtype)
     squares = squares - 2 * mean_point @ sums.sum(0) + len(labelled) * mean_point.square().sum()
     return Problem(

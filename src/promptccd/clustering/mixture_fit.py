@@ -167,9 +167,8 @@ class MixtureSteps:
         component, point = torch.cat(places).unbind(1)
         weights = responsibilities[point, component]
         sizes = torch.bincount(component, minlength=responsibilities.shape[1])
-        total = partial(
-            sum_rows, points=point, weights=weights, sizes=sizes
-        )  # lets go of columns before the next
+        # It lets go of columns before the next.
+        total = partial(sum_rows, points=point, weights=weights, sizes=sizes)
         mass = total(self.points.new_ones(len(self.points))[:, None])[:, 0].double()
         return mass, total(self.points), torch.cat([*map(total, self._square_columns())], dim=1)
 

@@ -105,10 +105,8 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
         kmeans.fit(*map(torch.from_numpy, (points[free], points[~free], labels[~free])))
         self.labels_ = labels
         self.labels_[free] = kmeans.labels_.numpy()
-        self.cluster_centers_, self.cluster_ids_ = (
-            kmeans.cluster_centers_.numpy(),
-            kmeans.cluster_ids_.numpy(),
-        )
+        self.cluster_centers_ = kmeans.cluster_centers_.numpy()
+        self.cluster_ids_ = kmeans.cluster_ids_.numpy()
         self.inertia_, self.n_iter_ = kmeans.inertia_, kmeans.n_iter_
         return self
 

@@ -130,9 +130,8 @@ def shrinkage_of(products: Tensor, squares: Tensor) -> float:
     """How far to shrink a covariance towards one variance in all directions (Ledoit and Wolf, 2004)."""
     num, width = len(squares), len(products)
     covariance = products / num
-    distance = (
-        (covariance - covariance.trace() / width * torch.eye(width, dtype=covariance.dtype)).square().sum()
-    )
+    spherical = covariance.trace() / width * torch.eye(width, dtype=covariance.dtype)
+    distance = (covariance - spherical).square().sum()
     noise = squares.square().sum() / num**2 - covariance.square().sum() / num
     return float((noise / distance).clamp(LEAST_SHRINKAGE, 1)) if distance > 0 else 1.0
 

@@ -121,9 +121,8 @@ def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:
 
 def _checked(values: ArrayLike, name: str) -> np.ndarray:
     array = np.asarray(values)
-    if array.dtype.kind == "O" and all(
-        isinstance(each, str) for each in array.flat
-    ):  # as pandas and CSV have it
+    # As pandas and CSV have it.
+    if array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat):
         array = array.astype(str)
     if array.ndim != 1 or (array.dtype.kind not in "iuU" and len(array)):
         raise DataError(

@@ -11,9 +11,8 @@ from typing import Literal, NamedTuple
 from promptccd.errors import ConfigurationError
 
 EstimatorName = Literal["split_merge", "kmeans"]
-NATIVE_PREDICTION = (
-    "native prediction"  # in tables: of a method's classifier, its own or a calibrated mixture
-)
+# In tables: of a method's classifier, its own or a calibrated mixture.
+NATIVE_PREDICTION = "native prediction"
 ESTIMATORS: tuple[EstimatorName, ...] = ("split_merge", "kmeans")
 OUTCOMES = ("consistent", "impossible", "undecided")  # of an audit of printed accuracies
 

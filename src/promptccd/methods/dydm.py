@@ -191,9 +191,6 @@ METHOD = Method(
     title="DYDM",
     summary="a block that discovers and a frozen block that remembers; our reading of two notes",
     parts={"classifier": "cosine classifier of the discovery block"},
-    losses={
-        **DISTILLATION_LOSSES,
-        "rehearsal": "divergence from the memory",
-    },
+    losses={**DISTILLATION_LOSSES, "rehearsal": "divergence from the memory"},
     predicts_natively=True,
 )

@@ -14,12 +14,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
 from promptccd.methods.base import Method
-from promptccd.methods.classifier import (
-    ClassifierConfig,
-    ClassifierModel,
-    ClassifierObjective,
-    drawn_around,
-)
+from promptccd.methods.classifier import ClassifierConfig, ClassifierModel, ClassifierObjective, drawn_around
 from promptccd.methods.exemplars import NO_LABEL
 from promptccd.methods.processes import Rows, same_on_all, sent
 from promptccd.models.backbone import UnitHead
@@ -47,10 +42,8 @@ class PACGCDModel(ClassifierModel):
 # Values of the released code, except the learning rate of the net that tells old from new.
 PROXY_SCALE, PROXY_MARGIN = 32.0, 0.1  # alpha; own cosines rise above the margin, others fall below minus it
 DISTILL_WEIGHT = 10.0  # of the distance to the previous stage's features
-WARMUP_SHARES = (
-    5 / 60,
-    10 / 60,
-)  # of the epochs of stage 0 and of later stages; only the proxies learn in them
+# Of the epochs of stage 0 and of later stages; only the proxies learn in them.
+WARMUP_SHARES = 5 / 60, 10 / 60
 LARGEST_GRADIENT = 10.0  # at stage 0
 CLEAR_SIMILARITY = 0.03  # to the nearest old proxy: an image starts as old above it, as new below minus it
 CLEAR_CHANCE = 0.95  # of being old, above which an image is clearly old; below one minus it, clearly new

@@ -159,11 +159,8 @@ class GaussianMixture(nn.Module):
         S per component as in the paper (the released code draws S in total), not re-normalised. Variances go without
         the floor: drawn with it and raised by it again at every fit, they would grow from stage to stage.
         """
-        means, variances, floor = (
-            self.means.float().cpu(),
-            self.variances.float().cpu(),
-            self.floor.float().cpu(),
-        )
+        fitted = (self.means, self.variances, self.floor)
+        means, variances, floor = (each.float().cpu() for each in fitted)
         noise = torch.randn(self.num_components, per_component, means.shape[1], generator=generator)
         noise = (variances - floor).clamp_min(0)[:, None].sqrt() * noise
         return (means[:, None] + noise).flatten(0, 1)
@@ -354,11 +351,8 @@ class MixtureObjective(Objective):
         if epoch % self.arguments.refit_every:
             return
         features = self._rows("features for the mixture")
-        self.model.load_mixture(
-            *self._fitted(
-                features, self._num_components(features, epoch), self.arguments.mixture_floor, epoch
-            )
-        )
+        count = self._num_components(features, epoch)
+        self.model.load_mixture(*self._fitted(features, count, self.arguments.mixture_floor, epoch))
 
     def _rows(self, what: str) -> Tensor:
         """Features of the images, then replay."""
@@ -378,10 +372,7 @@ class MixtureObjective(Objective):
             seed=seed_of("mixture", self.arguments.seed, self.stage.images.stage.index, epoch),
         )
         # Devices may differ in the last bit, prompts must not.
-        parameters: list[Tensor] = same_on_all(
-            [fitted.means, fitted.variances, fitted.log_weights, fitted.floor]
-        )
-        return parameters
+        return same_on_all([fitted.means, fitted.variances, fitted.log_weights, fitted.floor])
 
     def end_stage(self) -> None:
         """Record the categories of the first components; all other components get categories when the stage is grouped.

@@ -11,9 +11,9 @@ from promptccd.clustering.spread import measure_spread
 from promptccd.discovery.grouping.open_grouping import KnownCategories
 from promptccd.errors import DataError
 from promptccd.models.assignment import assign
+from tests.clustering.test_spread import World
 from tests.discovery.grouping.conftest import groups_of, homes, keys_of
 from tests.messages import TEXT
-from tests.spread_world import World
 
 WORLD = World(known=8, new=4, width=32, seed=11)
 
