@@ -17,7 +17,7 @@ from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import CategoryRegistry, edits, save_registry
 from promptccd.discovery.project.record import PROJECT
 from promptccd.disk import problems_of
-from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, RunError
+from promptccd.errors import DataError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.runs import load_model
 from promptccd.training.progress import StopRequest
@@ -185,12 +185,7 @@ def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(on
     assert registry_in(tmp_path / "spare").category(0).name == "heron"
 
 
-def test_a_bare_backbone_and_too_few_images_are_refused_before_they_are_grouped(
-    backbone_folder, session, albums, tmp_path
-):
-    with pytest.raises(ConfigurationError, match=TEXT["a-bare-backbone-cannot-be-adapted"]):
-        discovered(backbone_folder, albums[0], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+def test_too_few_images_are_refused_before_they_are_grouped(session, tmp_path):
     write_pictures(tmp_path / "few", [0, 1, 2], per_category=1)
     with pytest.raises(DataError, match=TEXT["expected-at-least-4-images-to"]):
         discover(session, tmp_path / "few", tmp_path / "out", num_categories=99, adaptation=QUICK)

@@ -19,7 +19,7 @@ from promptccd.discovery import DiscoverySession, Project, discover
 from promptccd.discovery.project import edits, has_registry
 from promptccd.discovery.project.record import PROJECT
 from promptccd.disk import REPLACED, problems_of
-from promptccd.errors import PromptCCDError, RegistryError, RunError
+from promptccd.errors import RegistryError, RunError
 from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.conftest import write_pictures
@@ -236,13 +236,6 @@ def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(stage, tmp_path):
         correct(stage, (edits.rename, 0, "heron"))
     assert card.is_symlink()
     assert (tmp_path / "key").read_text() == "key"
-
-
-def test_other_folders_are_named(tmp_path):
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(PromptCCDError, match=TEXT["holds-no-registry-nothing-is-at"]):
-            correct(folder, lambda each: None)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.fault(1)

@@ -22,12 +22,12 @@ from promptccd.discovery.exports.rows import WAITS
 from promptccd.discovery.project import edits
 from promptccd.discovery.project.record import PROJECT, RECORD, read_record
 from promptccd.discovery.report import write_page
-from promptccd.errors import ConfigurationError, DataError, DiskError, RunError
+from promptccd.errors import RunError
 from promptccd.locks import FolderLock
 from tests.discovery.conftest import at_forward, grouped, run, write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS, write_hostile
-from tests.discovery.stored import alter, stored_in, table_of
+from tests.discovery.stored import alter, table_of
 from tests.messages import TEXT
 
 KEPT = tuple(f"{PROJECT}/{name}" for name in ("project.json", "categories.sqlite"))
@@ -85,21 +85,6 @@ def test_hostile_files_are_all_accounted_for(stage0, out, tmp_path, capsys):
     assert len(exported) == files["used"]
 
 
-def test_results_never_lie_among_the_images_or_in_a_model(stage0, albums, session, out, tmp_path):
-    before = sorted(path.name for path in stage0.iterdir())
-    for place, message in (
-        (stage0, "is a model"),
-        (albums[0], TEXT["is-in-the-folder-of-images"]),
-        (albums[0] / "results", TEXT["is-in-the-folder-of-images"]),
-    ):
-        with pytest.raises(ConfigurationError, match=message):
-            discover(session, albums[0], place)
-    assert sorted(path.name for path in stage0.iterdir()) == before
-    with pytest.raises(DataError, match="Nothing is at"):
-        discover(session, tmp_path / "nowhere", out)
-    assert not out.exists() and not (albums[0] / "results").exists()
-
-
 @pytest.mark.moderate
 @pytest.mark.fault(8)
 def test_one_process_at_a_time(session, albums, out):
@@ -107,16 +92,6 @@ def test_one_process_at_a_time(session, albums, out):
     with FolderLock(out / PROJECT), writing:
         discover(session, albums[0], out)
     assert discover(session, albums[0], out).report.used == 32
-
-
-def test_a_folder_that_cannot_be_written_is_named(session, albums, out, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DiskError, match=TEXT["cannot-write-to-file"]):
-        discover(session, albums[0], tmp_path / "file")
-    # As good as a folder without write permission, and so for root too.
-    (out / PROJECT / ".lock").mkdir(parents=True)
-    with pytest.raises(DiskError, match=TEXT["cannot-write-to-out"]):
-        discover(session, albums[0], out)
 
 
 @pytest.mark.moderate
@@ -132,11 +107,6 @@ def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, found, capsys, num
     assert written(found) == before
     assert run(stage0, albums[1], found) == 0
     assert registry_in(found).stage == 2
-
-
-def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, out):
-    assert run(stage0, albums[0], out, "--num_categories", "999") != 0
-    assert stored_in(out / PROJECT)["feature"]
 
 
 def test_a_model_is_named_as_people_call_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,17 +234,3 @@ def test_no_two_ids_have_one_tile():
     assert len(shown) == 8
     with Image.open(io.BytesIO(tile("日本語 \ud800", "two\nlines"))) as image:
         assert image.size == (256, 256)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "photographs in --features x.npy", "photographs", "", "--images in", "--features x.npy --adapt",
-        "--features x.npy --images in --items y.csv",
-    ],
-)  # fmt: skip
-def test_options_that_exclude_each_other_are_refused_before_anything_is_read(words, out, capsys):
-    assert main(["discover", *words.split(), "--out", str(out)]) != 0
-    error = capsys.readouterr().err
-    assert "exclude each other" in error or "--features FILE" in error
-    assert not (out).exists()

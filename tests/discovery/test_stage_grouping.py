@@ -133,12 +133,7 @@ def test_all_may_be_set_aside(tiny_backbone: Path, found_once: Path, project: Pa
 # Fewer or more groups
 
 
-def groups(project: Path) -> dict[str, list[str]]:
-    registry = registry_in(project)
-    return {each.name: sorted(registry.members_of(each.id)) for each in registry.active}
-
-
-def test_what_another_window_corrects_is_not_lost(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_window_corrects_is_not_lost_and_what_a_person_said_stays(project, monkeypatch) -> None:
     opened, find = Project(project), stage_grouping.find_again
 
     def slowly(*given: Any) -> Any:
@@ -149,9 +144,15 @@ def test_what_another_window_corrects_is_not_lost(project: Path, monkeypatch: py
         patch.setattr(stage_grouping, "find_again", slowly)
         with pytest.raises(GoneError, match="Group them again"):
             opened.regroup(2)
-    assert len(groups(project)) == 4
+    assert len(registry_in(project).active) == 4
     opened.regroup(2)
-    assert len(groups(project)) == 2
+    assert len(registry_in(project).active) == 2
+    other = opened.active[1].id
+    moved, kept = opened.members_of(other)[:2]
+    opened.move([moved], None)
+    opened.confirm([kept])
+    opened.regroup(5)
+    assert (len(opened.active), opened.members[kept]) == (5, other) and opened.members.get(moved) != other
 
 
 def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_groups(project: Path) -> None:

@@ -256,14 +256,6 @@ def test_a_table_is_read_by_itself_but_not_beside_the_images_that_it_describes(t
     assert [file.name for file in read_intake(tmp_path).used] == ["00000/0.png"]
 
 
-def test_nothing_usable_is_said(tmp_path):
-    with pytest.raises(DataError, match=TEXT["holds-no-image-that-can-be-2"]):
-        read_intake(tmp_path).require_images()
-    (tmp_path / "a.jpg").write_bytes(b"")
-    with pytest.raises(DataError, match=TEXT["holds-no-image-that-can-be"]):
-        read_intake(tmp_path).require_images()
-
-
 def test_uploads_of_images_and_archives(tmp_path):
     (tmp_path / "a.png").write_bytes(PNG)
     (tmp_path / "link.png").symlink_to(tmp_path / "a.png")
