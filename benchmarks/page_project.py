@@ -18,7 +18,7 @@ from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project import CategoryRegistry
-from promptccd.discovery.project.features import features_of
+from promptccd.discovery.project.project import features_of
 from promptccd.discovery.project.record import CATEGORIES, PROJECT, read_record
 from promptccd.discovery.project.store import stored_key
 from promptccd.images.limits import IntakeLimits

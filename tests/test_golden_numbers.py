@@ -28,13 +28,14 @@ from transformers import PreTrainedConfig
 
 from promptccd import clustering
 from promptccd.clustering import counting
+from promptccd.clustering.kmeans import suggest_split
 from promptccd.clustering.spread import measure_spread
 from promptccd.clustering.stream import EarlierImages, Stream, false_openings
 from promptccd.data import StageStream
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
-from promptccd.discovery.grouping.questions import pair_questions, suggest_split
+from promptccd.discovery.grouping.questions import pair_questions
 from promptccd.evaluation import audit, published
 from promptccd.evaluation.continual import ContinualAccuracy
 from promptccd.evaluation.counting import estimate_by_accuracy

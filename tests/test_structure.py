@@ -19,7 +19,7 @@ ORDER = [
 RANK = {name: float(rank) for rank, names in enumerate(ORDER) for name in names}
 RANK["training.options"] = RANK["methods"] - 0.6  # objectives read the options of a training
 # Runs have categories too: of a project, they use the modules that know no photographs.
-REGISTRY = "alike categories edits observe registry rows store"
+REGISTRY = "categories edits features observe registry rows store"
 RANK["a registry"] = RANK["runs"] - 0.5
 
 

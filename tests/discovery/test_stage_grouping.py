@@ -26,7 +26,7 @@ from promptccd.discovery import (
     stage_grouping,
 )
 from promptccd.discovery.grouping.open_grouping import KnownCategories
-from promptccd.discovery.project import CategoryRegistry, GoneError, StageGroups, edits
+from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.record import PROJECT, RECORD
 from promptccd.discovery.stage_grouping import StageGrouping
@@ -142,7 +142,7 @@ def test_what_another_window_corrects_is_not_lost_and_what_a_person_said_stays(p
 
     with monkeypatch.context() as patch:
         patch.setattr(stage_grouping, "find_again", slowly)
-        with pytest.raises(GoneError, match="Group them again"):
+        with pytest.raises(RegistryError, match="Group them again"):
             opened.regroup(2)
     assert len(registry_in(project).active) == 4
     opened.regroup(2)

@@ -45,13 +45,11 @@ class Server:
         url: its address.
         config: what it tells browsers.
         space: what is served.
-        app: what answers behind the guard.
     """
 
     url: str
     config: dict[str, Any]
     space: "Space"
-    app: Any
 
     def visitor(self, *, keeps_cookies: bool = True) -> Visitor:
         """Somebody who has opened the page."""
@@ -80,7 +78,7 @@ def serving(model: Path, uploads: Path, **limits: Any) -> Iterator[Server]:
         served = space.serve(Site.of_machine())
         with Visitor(served.url) as visitor:
             config = visitor.config
-        yield Server(served.url, config, space, served._server.config.app.app)
+        yield Server(served.url, config, space)
         served.close()
         space.close()
 

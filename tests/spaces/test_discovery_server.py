@@ -136,12 +136,8 @@ FORGED = [
 def test_forged_paths(visitor: Visitor, server: Server) -> None:
     for path in FORGED:
         inside = f"{server.space.visits.root}/../../{path.strip('/')}"
-        for file in (
-            as_file(path),
-            {"path": path},
-            as_file(path, url=path, orig_name="a.png"),
-            as_file(inside),
-        ):
+        named = as_file(path), {"path": path}, as_file(path, url=path, orig_name="a.png"), as_file(inside)
+        for file in named:
             assert not visitor.call("group", [[file]]).went_well, path
         for route in ("/gradio_api/file=", "/gradio_api/file/", "/gradio_api/proxy=", f"{visitor.base}take/"):
             answer = visitor.get(route + quote(path, safe=""))
@@ -232,13 +228,8 @@ def test_values_out_of_bounds(visitor: Visitor, monkeypatch: pytest.MonkeyPatch)
     assert visitor.post("/gradio_api/queue/join", json={"fn_index": 10**6}).status_code in (404, 422)
     refused(visitor.call("group", [[]]), "No image came")
     before = state(visitor)
-    for content, status in (
-        (b"{", 400),
-        (b"[]", 400),
-        (b"x" * MIB, 400),
-        (b"x" * (MIB + 1), 413),
-        (b"", 400),
-    ):
+    bodies = {b"{": 400, b"[]": 400, b"": 400, b"x" * MIB: 400, b"x" * (MIB + 1): 413}
+    for content, status in bodies.items():
         assert visitor.post(f"{visitor.base}api/edit", content=content).status_code == status
     assert edit(visitor, do="move", images=[99], to=0).status_code == 409
     assert state(visitor) == before
@@ -352,9 +343,5 @@ def test_what_fails_inside_is_told_without_its_place(
     monkeypatch.undo()
     monkeypatch.setattr(server.space, "place", f"user/birds@{'1a' * 20}")
     shown = server.space._foot({"SPACE_ID": "user/space"})
-    for part in (
-        "huggingface.co/user/birds",
-        ">user/birds</a> (1a1a1a1a)",
-        "huggingface.co/spaces/user/space/",
-    ):
-        assert part in shown
+    assert "huggingface.co/user/birds" in shown and ">user/birds</a> (1a1a1a1a)" in shown
+    assert "huggingface.co/spaces/user/space/" in shown

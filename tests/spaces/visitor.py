@@ -29,7 +29,7 @@ class Answer:
         return self.error is None
 
 
-class Visitor:
+class Visitor(httpx.Client):
     """One session.
 
     Args:
@@ -39,23 +39,14 @@ class Visitor:
     """
 
     def __init__(self, url: str, config: dict[str, Any] | None = None, *, keeps_cookies: bool = True):
+        super().__init__(base_url=url, timeout=PATIENCE_S, trust_env=False, verify=False)  # no TLS
         self.session, self.base = secrets.token_hex(6), ""
-        self._http = httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False, verify=False)  # no TLS
         if keeps_cookies:
-            self._http.head("/")
-        self.config = config or self._http.get("/config").json()
+            self.head("/")
+        self.config = config or self.get("/config").json()
 
     def __enter__(self) -> "Visitor":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._http.close()
-
-    def get(self, path: str) -> httpx.Response:
-        return self._http.get(path)
-
-    def post(self, path: str, **options: Any) -> httpx.Response:
-        return self._http.post(path, **options)
+        return self  # which has asked already
 
     def upload(self, files: Sequence[tuple[str, bytes]]) -> list[dict[str, Any]]:
         """Upload files; what comes back stands for them in a call."""
@@ -92,7 +83,7 @@ class Visitor:
             return Answer(joined.text)
         event = joined.json()["event_id"]
         params = {"session_hash": self.session}
-        with self._http.stream("GET", "/gradio_api/queue/data", params=params) as stream:
+        with self.stream("GET", "/gradio_api/queue/data", params=params) as stream:
             for line in stream.iter_lines():
                 message = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
                 if message.get("msg") == "process_completed" and message.get("event_id") == event:

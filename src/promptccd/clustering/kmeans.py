@@ -353,6 +353,27 @@ class AnchoredKMeans:
             yield run_lloyd(problem, start(problem, ids.to(device), draws[ids].to(device)), max_iter, tol)
 
 
+SPLIT_RESTARTS = 10
+
+
+def suggest_split(features: Array, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Two parts of a group by 2-means, the larger first, as ascending rows of its features ``(N, D)``.
+
+    Raises:
+        DataError: fewer than two images, or all of them alike.
+    """
+    points = functional.normalize(as_features(features, "features").cpu().double(), dim=1)
+    if len(points) < 2 or torch.equal(points, points[:1].expand_as(points)):
+        raise DataError(
+            f"Expected at least two different images to split, got {len(points)}"
+            f"{' that are all alike' if len(points) > 1 else ''}: choose a larger group."
+        )
+    kmeans = AnchoredKMeans(2, SPLIT_RESTARTS, random_state=seed).fit(points)
+    first = torch.as_tensor(kmeans.labels_) == 0
+    parts = first.nonzero()[:, 0], (~first).nonzero()[:, 0]
+    return (parts[0], parts[1]) if len(parts[0]) >= len(parts[1]) else (parts[1], parts[0])
+
+
 def _read_labelled(
     features: Tensor | None, labels: Tensor | None, points: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:

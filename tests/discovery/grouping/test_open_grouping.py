@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import normalize
 
 from promptccd.clustering import GroupingConstraints
+from promptccd.clustering.kmeans import suggest_split
 from promptccd.discovery.grouping.open_grouping import (
     FEWEST_DENSE,
     MOST_DENSE,
@@ -16,7 +17,6 @@ from promptccd.discovery.grouping.open_grouping import (
     dense_places,
     group_images,
 )
-from promptccd.discovery.grouping.questions import suggest_split
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
 from tests.clustering.test_split_merge import blobs

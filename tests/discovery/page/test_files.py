@@ -62,65 +62,62 @@ def project(journey: Path) -> Path:
     return journey / "found"
 
 
-@pytest.fixture
-def guest(page: OpenPage) -> Window:
-    return Window(page)
+def rows(window: Window) -> dict[str, int]:
+    return {name: row for row, name in enumerate(window.get("names"))}
 
 
-def rows(guest: Window) -> dict[str, int]:
-    return {name: row for row, name in enumerate(guest.get("names"))}
+def generation(window: Window) -> str:
+    return str(window.get("state")["generation"])
 
 
-def generation(guest: Window) -> str:
-    return str(guest.get("state")["generation"])
-
-
-def test_dates_are_those_of_the_files(guest: Window) -> None:
-    _, _, content = guest.ask("/api/dates")
-    found, numbers = np.frombuffer(content, "<f8"), rows(guest)
+def test_dates_are_those_of_the_files(window: Window) -> None:
+    _, _, content = window.ask("/api/dates")
+    found, numbers = np.frombuffer(content, "<f8"), rows(window)
     assert found[numbers["trip/two.jpg"]] == np.datetime64("2023-01-09T09:30:00").astype(float)
     assert np.isnan(found[numbers["trip/undated Ä.png"]])
     assert len(found) == len(numbers) == 5
 
 
-def test_the_original_is_the_file_itself_and_where_it_is_is_told(guest: Window, journey: Path) -> None:
-    numbers, which = rows(guest), generation(guest)
+def test_the_original_is_the_file_itself_and_where_it_is_is_told(window: Window, journey: Path) -> None:
+    numbers, which = rows(window), generation(window)
     for name, kind in (
         ("one.jpg", "image/jpeg"),
         ("trip/undated Ä.png", "image/png"),
         ("wide.tif", "application/octet-stream"),
     ):
-        status, headers, content = guest.ask(f"/api/original/{which}/{numbers[name]}")
+        status, headers, content = window.ask(f"/api/original/{which}/{numbers[name]}")
         path = journey / "album" / name
         assert (status, headers["content-type"], content) == (200, kind, path.read_bytes())
         assert ("wide.tif" in headers.get("content-disposition", "")) == (name == "wide.tif")
         assert headers["x-content-type-options"] == "nosniff"
-        assert guest.get(f"file/{numbers[name]}")["path"] == str(path)
-    assert guest.get(f"file/{numbers['one.jpg']}")["date"] == "2024-05-01T10:00:00"
+        assert window.get(f"file/{numbers[name]}")["path"] == str(path)
+    assert window.get(f"file/{numbers['one.jpg']}")["date"] == "2024-05-01T10:00:00"
 
 
-def test_only_who_may_look_gets_a_file_and_only_what_the_project_showed(guest: Window, journey: Path) -> None:
-    row, which = rows(guest)["one.jpg"], generation(guest)
+def test_only_who_may_look_gets_a_file_and_only_what_the_project_showed(
+    window: Window, journey: Path
+) -> None:
+    row, which = rows(window)["one.jpg"], generation(window)
     for path in (f"original/{which}/{row}", f"file/{row}", "dates"):
-        assert guest.ask(f"/api/{path}", cookie="")[0] == 401
-        assert guest.ask(f"/api/{path}", Host="evil.example")[0] in (403, 421)
+        assert window.ask(f"/api/{path}", cookie="")[0] == 401
+        assert window.ask(f"/api/{path}", Host="evil.example")[0] in (403, 421)
     for path in (f"original/{which}/99", f"original/other/{row}", "file/99", f"original/{which}/..%2f1"):
-        assert guest.ask(f"/api/{path}")[0] == 404, path
+        assert window.ask(f"/api/{path}")[0] == 404, path
     photograph = journey / "album" / "one.jpg"
     photograph.unlink()
     (journey / "secret").write_text("secret")
     photograph.symlink_to(journey / "secret")
-    for asked in (guest.ask(f"/api/original/{which}/{row}"), show(guest, row)):
+    for asked in (window.ask(f"/api/original/{which}/{row}"), show(window, row)):
         assert asked[0] == 409
         assert b"is not where it was" in asked[2]
     photograph.unlink()
     pixels(77, 100).save(photograph)
-    assert guest.ask(f"/api/original/{which}/{row}")[0] == 409
-    assert show(guest, row)[0] == 409
+    assert window.ask(f"/api/original/{which}/{row}")[0] == 409
+    assert show(window, row)[0] == 409
 
 
-def show(guest: Window, row: object, **more: str) -> tuple[int, dict[str, str], bytes]:
-    return guest.ask("/api/show_in_folder", {"row": row, "generation": generation(guest)}, **more)
+def show(window: Window, row: object, **more: str) -> tuple[int, dict[str, str], bytes]:
+    return window.ask("/api/show_in_folder", {"row": row, "generation": generation(window)}, **more)
 
 
 @pytest.fixture
@@ -137,27 +134,27 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return whole
 
 
-def test_its_folder_is_shown_on_this_machine(guest: Window, journey: Path, shown: Path) -> None:
-    assert show(guest, rows(guest)["trip/two.jpg"])[0] == 200
+def test_its_folder_is_shown_on_this_machine(window: Window, journey: Path, shown: Path) -> None:
+    assert show(window, rows(window)["trip/two.jpg"])[0] == 200
     assert eventually(shown.exists)
     assert shown.read_text().splitlines() == [str(journey / "album" / "trip")]
     shown.unlink()
     for row in (99, -1, "0", None, True, "../../etc"):
-        assert show(guest, row)[0] in (404, 409), row
-    assert show(guest, 0, cookie="")[0] == 401
-    assert show(guest, 0, Origin="http://evil.example")[0] == 403
-    assert guest.ask("/api/show_in_folder", {"row": 0, "generation": "other"})[0] == 409
+        assert show(window, row)[0] in (404, 409), row
+    assert show(window, 0, cookie="")[0] == 401
+    assert show(window, 0, Origin="http://evil.example")[0] == 403
+    assert window.ask("/api/show_in_folder", {"row": 0, "generation": "other"})[0] == 409
     for kind in ("table", "../../etc"):
-        assert guest.ask("/api/show_in_folder", {"export": kind})[0] == 409
+        assert window.ask("/api/show_in_folder", {"export": kind})[0] == 409
     assert not shown.exists()
-    assert guest.ask("/api/export", {"kind": "table"})[0] == 200
-    _, _, content = guest.ask("/api/show_in_folder", {"export": "table"})
+    assert window.ask("/api/export", {"kind": "table"})[0] == 200
+    _, _, content = window.ask("/api/show_in_folder", {"export": "table"})
     assert json.loads(content) == {"path": str(journey / "found/table")}
 
 
-def test_a_machine_without_folders_says_the_path(guest, journey, monkeypatch) -> None:
+def test_a_machine_without_folders_says_the_path(window, journey, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "")
-    status, _, content = show(guest, rows(guest)["one.jpg"])
+    status, _, content = show(window, rows(window)["one.jpg"])
     assert (status, str(journey / "album" / "one.jpg").encode() in content) == (409, True)
 
 

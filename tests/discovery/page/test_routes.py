@@ -84,18 +84,6 @@ def test_a_project_opens_without_what_can_be_made_again(project: Path) -> None:
     assert state["photos"] == 0
 
 
-def test_pictures_are_small_or_large_and_are_kept(window: Window, page: OpenPage, project: Path) -> None:
-    generation = window.get("state")["generation"]
-    for side in (128, 320, LARGE_SIDE):
-        status, headers, content = window.ask(f"/api/picture/{generation}/3/{side}")
-        assert (status, headers["content-type"].partition("/")[0]) == (200, "image")
-        assert max(Image.open(io.BytesIO(content)).size) <= side
-    for path in (f"{generation}/3/129", f"{generation}/{N}/128", "0123456789ab/3/128"):
-        assert window.ask(f"/api/picture/{path}")[0] == 404
-    page.project.photos.close()
-    assert any(cell for *_, cell in stored_in(project / ".promptccd")["small"])
-
-
 def test_a_browser_keeps_pictures_and_nothing_that_changes(reader: Window) -> None:
     generation = reader.get("state")["generation"]
     paths = ["", "api/state", "api/columns", "api/dates", f"api/picture/{generation}/3/128"]
@@ -105,8 +93,12 @@ def test_a_browser_keeps_pictures_and_nothing_that_changes(reader: Window) -> No
     assert "max-age=31536000" in FOREVER
 
 
-def test_small_pictures_come_together_each_as_it_comes_alone(reader: Window) -> None:
+def test_pictures_come_alone_in_three_sizes_and_small_ones_together(reader: Window) -> None:
     generation = reader.get("state")["generation"]
+    for side in (128, 320, LARGE_SIDE):
+        status, headers, content = reader.ask(f"/api/picture/{generation}/3/{side}")
+        assert (status, headers["content-type"].partition("/")[0]) == (200, "image")
+        assert max(Image.open(io.BytesIO(content)).size) <= side
     for side in (128, 320):
         status, headers, content = reader.ask(f"/api/pictures/{generation}/{side}?rows=7,0,3")
         assert (status, headers["content-type"]) == (200, "application/octet-stream")
@@ -117,6 +109,9 @@ def test_small_pictures_come_together_each_as_it_comes_alone(reader: Window) -> 
         assert content == b""
     for path in (f"{generation}/1600?rows=1", f"{generation}/128?rows={N}", "0123456789ab/128?rows=1"):
         assert reader.ask(f"/api/pictures/{path}")[0] == 404
+    for path in (f"{generation}/3/129", f"{generation}/{N}/128", "0123456789ab/3/128"):
+        assert reader.ask(f"/api/picture/{path}")[0] == 404
+    assert any(cell for *_, cell in stored_in(reader.page.project.folder / PROJECT)["small"])
     for count, status in ((64, 200), (65, 409)):
         assert reader.ask(f"/api/pictures/{generation}/128?rows={','.join(['1'] * count)}")[0] == status
 

@@ -8,13 +8,10 @@ import torch
 
 from promptccd.discovery.project import CategoryRegistry, LogEntry, StageGroups, edits
 from promptccd.discovery.project.features import Features
+from promptccd.discovery.project.observe import unit
 
 WIDTH = 24
 Edit = tuple[Any, ...]
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 CENTRES = unit(np.random.default_rng(7).normal(size=(40, WIDTH)))
@@ -57,14 +54,13 @@ class Images:
         truths = np.where(np.isin(self.truths, together), together[0] if together else 0, self.truths)
         order = np.random.default_rng(seed).permutation(np.unique([*truths.tolist(), *(fixed or {})]))
         clusters = np.array([order.tolist().index(truth) for truth in truths])
-        means = np.stack(
-            [
-                self.features[truths == each].mean(0) if (truths == each).any() else CENTRES[each]
-                for each in order
-            ]
-        )
+        inside = [truths == each for each in order]
+        means = [
+            self.features[own].mean(0) if own.any() else CENTRES[each]
+            for each, own in zip(order, inside, strict=True)
+        ]
         ids = [(fixed or {}).get(int(each)) for each in order]
-        return StageGroups(self.keys, clusters, means, ids, **more)
+        return StageGroups(self.keys, clusters, np.stack(means), ids, **more)
 
 
 def give_features(registry: CategoryRegistry, *images: Images) -> CategoryRegistry:
@@ -79,13 +75,9 @@ def known_registry(num_known: int = 3, per_category: int = 10) -> CategoryRegist
     """A labelled stage: true category k is the known category k."""
     images = Images("s0", dict.fromkeys(range(num_known), per_category))
     means = np.stack([images.features[images.truths == each].mean(0) for each in range(num_known)])
-    return CategoryRegistry.from_categories(
-        list(range(num_known)),
-        ["ant", "bee", "cat", "dog", "elk"][:num_known],
-        num_known,
-        means,
-        members=dict(zip(images.keys, images.truths.tolist(), strict=True)),
-    )
+    names = ["ant", "bee", "cat", "dog", "elk"][:num_known]
+    members = dict(zip(images.keys, images.truths.tolist(), strict=True))
+    return CategoryRegistry.from_categories(range(num_known), names, num_known, means, members=members)
 
 
 def do(

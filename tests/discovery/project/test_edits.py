@@ -89,9 +89,8 @@ class Model:
     def set_images_aside(self, new: int, images: list[str]) -> None:
         self.place = self.place if self.place in self.aside else new
         self.aside.add(self.place)
-        self.sort(
-            new, images, [home if (home := self.home[key]) in self.aside else self.place for key in images]
-        )
+        homes = [self.home[key] for key in images]
+        self.sort(new, images, [home if home in self.aside else self.place for home in homes])
 
     def answer(self, new: int, first: str, second: str, same: bool) -> None:
         if same or self.home[first] == self.home[second]:
@@ -216,10 +215,8 @@ def test_rename(registry: CategoryRegistry) -> None:
     with pytest.raises(RegistryError, match=TEXT["category-3-is-called-grey-heron"]):
         edits.rename(registry, 4, "grey heron")
     edits.rename(registry, 3, "h\u00e9ron")
-    with pytest.raises(
-        RegistryError, match=TEXT["category-3-is-called"]
-    ):  # the accent is a character of its own
-        edits.rename(registry, 4, "he\u0301ron")
+    with pytest.raises(RegistryError, match=TEXT["category-3-is-called"]):
+        edits.rename(registry, 4, "he\u0301ron")  # the accent is a character of its own
 
 
 @pytest.mark.parametrize(
@@ -319,9 +316,8 @@ def test_labels_name_what_most_of_them_are_in_and_move_what_was_wrong(labelled, 
     before = dict(labelled.members)
     assert apply_labels(labelled, labels | {"unknown": "moth"}) == (len(labels), moved, named, new)
     assert {key: labelled.category(labelled.members[key]).name for key in labels} == labels
-    assert {
-        key: home for key, home in before.items() if key not in labels
-    }.items() <= labelled.members.items()
+    others = {key: home for key, home in before.items() if key not in labels}
+    assert others.items() <= labelled.members.items()
     assert labelled.pinned.keys() == labels.keys()
     state, log = labelled.state_hash(), labelled.log
     assert apply_labels(labelled, labels) == (len(labels), 0, (), ())

@@ -7,25 +7,18 @@ import torch
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.project.categories import default_name
 from promptccd.discovery.project.features import Features
+from promptccd.discovery.project.observe import unit
 from promptccd.discovery.project.proposals import SCREEN, SEEDS, halves, screen
 from promptccd.discovery.project.rows import MOST_ALIKE, alike_pairs
-from tests.discovery.project.streams import unit
 
 
 def _registry(angles: list[float], labelled: int = 0) -> CategoryRegistry:
     """Categories in a plane, by their angle in degrees, the first ones labelled; each of four images."""
-    turned = np.radians(angles)
-    prototypes = (
-        np.stack([np.cos(turned), np.sin(turned)], axis=1) * np.linspace(0.5, 3, len(angles))[:, None]
-    )
-    names = [f"kind {each}" if each < labelled else default_name(each) for each in range(len(angles))]
-    return CategoryRegistry.from_categories(
-        list(range(len(angles))),
-        names,
-        labelled,
-        prototypes.astype(np.float32),
-        members={f"{home}-{number}": home for home in range(len(angles)) for number in range(4)},
-    )
+    ids, turned, lengths = range(len(angles)), np.radians(angles), np.linspace(0.5, 3, len(angles))
+    prototypes = (lengths * np.stack([np.cos(turned), np.sin(turned)])).T.astype(np.float32)
+    names = [f"kind {each}" if each < labelled else default_name(each) for each in ids]
+    members = {f"{home}-{number}": home for home in ids for number in range(4)}
+    return CategoryRegistry.from_categories(ids, names, labelled, prototypes, members=members)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from tests.discovery.project.test_histories import KNOWN, S1, S2, S3, elsewhere,
 
 
 def snapshot(registry: CategoryRegistry) -> dict:
+    categories = registry.categories.values()
     return {
-        "names": {
-            each.id: (each.name, each.state, each.merged_into) for each in registry.categories.values()
-        },
+        "names": {each.id: (each.name, each.state, each.merged_into) for each in categories},
         "members": dict(registry.members),
         "constraints": registry.constraints(),
     }

@@ -343,12 +343,8 @@ def test_whatever_is_changed_in_the_file_it_is_refused_or_whole(path: Path, seed
             column = names[generator.integers(len(names))]
             first = database.execute(f"select {names[0]} from {table} limit 1 offset {row}").fetchone()[0]
         try:
-            altered(
-                path,
-                f"update {table} set {column} = ? where {names[0]} = ?",
-                odd[generator.integers(len(odd))],
-                first,
-            )
+            value = odd[generator.integers(len(odd))]
+            altered(path, f"update {table} set {column} = ? where {names[0]} = ?", value, first)
         except sqlite3.Error:
             continue
         try:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from promptccd.discovery.project.rows import StageChange as StageChange
     from promptccd.discovery.project.rows import alike_pairs as alike_pairs
     from promptccd.discovery.project.store import GROUPING as GROUPING
-    from promptccd.discovery.project.store import GoneError as GoneError
     from promptccd.discovery.project.store import LogEntry as LogEntry
     from promptccd.discovery.project.view import ProjectView as ProjectView
 

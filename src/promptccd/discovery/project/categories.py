@@ -87,11 +87,6 @@ class Category:
         """Every row of prototypes that it refers to, the current one first."""
         return (self.prototype_row, *self.earlier_rows)
 
-    @property
-    def rejected(self) -> bool:
-        """Whether a person said that it is not a category, as opposed to merging it into another."""
-        return self.retired and self.merged_into is None
-
 
 def default_name(identity: int) -> str:
     """The name of an unnamed category."""

@@ -201,7 +201,8 @@ class _Grouping:
 
     def _count_evidence(self) -> None:
         before, forbidden = self._before, self._constraints.forbidden
-        rejected = {each.id for each in before.categories.values() if each.rejected}
+        retired = [each for each in before.categories.values() if each.retired]
+        rejected = {each.id for each in retired if each.merged_into is None}
         living = (each.id for each in before.categories.values() if not each.retired)
         self._columns = [*living, *sorted(rejected)]
         position = {identity: column for column, identity in enumerate(self._columns)}

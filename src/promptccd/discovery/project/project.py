@@ -10,17 +10,18 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from promptccd.discovery.intake.seen import pictures_in, present
+from promptccd.discovery.intake.seen import SeenFiles, pictures_in, present
 from promptccd.discovery.project import edits
+from promptccd.discovery.project.features import Features
+from promptccd.discovery.project.record import read_record
 from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
 from promptccd.discovery.project.right import Right, draw, how_right
 from promptccd.discovery.project.rows import StageChange
-from promptccd.discovery.project.store import CATEGORIES, GoneError, connect
+from promptccd.discovery.project.store import CATEGORIES, connect
 from promptccd.disk import (
     CHECKSUMS,
     PROJECT,
@@ -33,9 +34,6 @@ from promptccd.disk import (
 )
 from promptccd.errors import RegistryError, nothing_at
 from promptccd.locks import FolderLock
-
-if TYPE_CHECKING:
-    from promptccd.discovery.project.features import Features
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +176,7 @@ class Project(CategoryRegistry):
 
         Raises:
             DataError: there cannot be so many.
-            GoneError: something was corrected while groups were looked for.
+            RegistryError: something was corrected while groups were looked for.
         """
         from promptccd.discovery.stage_grouping import find_again
 
@@ -187,7 +185,7 @@ class Project(CategoryRegistry):
         found = find_again(registry, self.folder, num_categories)
         with self.transaction():
             if self.refresh() != version:
-                raise GoneError(
+                raise RegistryError(
                     "A correction was made while images were grouped, so nothing was changed. Group them again."
                 )
             return self.observe(self.stage, found)
@@ -251,7 +249,7 @@ class Project(CategoryRegistry):
         """A correction within is an answer to `drawn`.
 
         Raises:
-            GoneError: it was a correction of other images; nothing changed.
+            RegistryError: it was a correction of other images; nothing changed.
         """
         with self.transaction():
             number, self.sampled = self.next_number, draw(self, self._in_groups())
@@ -259,7 +257,7 @@ class Project(CategoryRegistry):
                 yield
                 images = self.newest.what.get("images", ()) if self.newest else ()
                 if self.next_number > number and list(images) != [self.sampled and self.sampled[0]]:
-                    raise GoneError(
+                    raise RegistryError(
                         "It is another photograph's turn: this photograph was reviewed meanwhile."
                     )
             finally:
@@ -272,15 +270,13 @@ class Project(CategoryRegistry):
 
     # Edits that need features
 
-    def features(self, *, needed: bool = False) -> "Features":
+    def features(self, *, needed: bool = False) -> Features:
         """Features of all images that have some; stored features stay in memory from the first call on.
 
         Args:
             needed: also where they have to be computed. They serve this call alone: a correction without
                 them must not depend on an earlier correction.
         """
-        from promptccd.discovery.project.features import features_of
-
         with self._loading:
             if self._features is None:
                 shown = set(self._shown)
@@ -292,6 +288,32 @@ class Project(CategoryRegistry):
 
     def _on_change(self, changed: set[int] | None, since: int) -> None:
         """Follow the images that changed since a revision; see `changes_after`."""
+
+
+def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> Features:
+    """Features of images: from a discovery, or, if needed, from the run of a stage.
+
+    Raises:
+        RunError: the model that computed them is unknown.
+    """
+    if (folder / PROJECT).is_dir():
+        record = read_record(folder)
+        with closing(SeenFiles(folder / PROJECT, is_reader=True)) as seen:
+            return Features(keys, *seen.vectors(record["features"], keys))
+    if not needed:
+        return Features(keys)
+    import torch
+
+    from promptccd.runs.evaluate import RunEvaluation
+    from promptccd.runs.folder import RunDirectory
+    from promptccd.runs.stage import key_of
+
+    run, name = RunDirectory(folder.parent), folder.name
+    if not run.begun or not name.removeprefix("stage").isdecimal():  # the folder is in no run
+        return Features([])
+    evaluation, stage = RunEvaluation(str(run.path)), int(name.removeprefix("stage"))
+    keys = [key_of(each) for images in evaluation.images[: stage + 1] for each in images.sample_ids.tolist()]
+    return Features(keys, torch.cat(evaluation.features(stage, evaluation.images[: stage + 1])).cpu())
 
 
 def _file_of(folder: Path) -> Path:

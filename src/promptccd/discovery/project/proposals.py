@@ -104,7 +104,7 @@ def halves(
     """
     import torch
 
-    from promptccd.discovery.grouping.questions import suggest_split
+    from promptccd.clustering.kmeans import suggest_split
 
     means = torch.from_numpy(registry.prototypes_of(registry.active).matrix).double()
     members, vectors = features.of(registry.members_of(category))

@@ -1,7 +1,7 @@
 """The registry of categories: every id, name and correction over all stages, with undo and redo."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from promptccd.discovery.project.categories import CategoryState, mended_name
+from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.observe import StageGroups, apply_grouping
 from promptccd.discovery.project.rows import Rows, StageChange, compare
 from promptccd.discovery.project.store import CATEGORIES, GROUPING, connect, stored_key
@@ -25,20 +26,6 @@ _STATE = (  # rows that the hash of a state covers
 )
 
 
-class NoFeatures:
-    """Features where no image has any, see `promptccd.discovery.project.features.Features`."""
-
-    def of(self, keys: Iterable[str]) -> tuple[list[str], np.ndarray]:
-        """None of the images."""
-        return [], np.zeros((0, 0))
-
-    def mean(self, keys: Iterable[str]) -> None:
-        """No mean."""
-
-    def means_of(self, rows: Rows, categories: Sequence[int]) -> None:
-        """No means."""
-
-
 class CategoryRegistry(Rows):
     """Categories with ids that are never reused, the images in them, and corrections of both.
 
@@ -53,7 +40,7 @@ class CategoryRegistry(Rows):
         features: gives the features of images, for edits; see `Project.features`. By default there are none.
     """
 
-    features: Callable[..., Any] = lambda self, **options: NoFeatures()
+    features: Callable[..., Any] = lambda self, **options: Features([])
 
     @classmethod
     def open(cls, path: Path) -> "CategoryRegistry":

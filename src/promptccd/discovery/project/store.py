@@ -118,10 +118,6 @@ class LogEntry:
     final: bool = False
 
 
-class GoneError(RegistryError):
-    """The requested object is gone; the message explains the next step."""
-
-
 def connect(path: Path, *, is_reader: bool = False) -> sqlite3.Connection:
     """Open a file of categories, which anybody may have written: nothing in it is executed.
 
@@ -380,8 +376,7 @@ class Store:
             number: of the entry that it has to be; any by default.
 
         Raises:
-            RegistryError: no entry of this stage is left.
-            GoneError: something else was corrected meanwhile.
+            RegistryError: no entry of this stage is left, or something else was corrected meanwhile.
         """
         with self.transaction():
             return self._replay(self.newest, number, undo=True)
@@ -394,7 +389,7 @@ class Store:
 
     def _replay(self, entry: LogEntry | None, number: int | None, *, undo: bool) -> LogEntry:
         if number is not None and (entry is None or entry.number != number):
-            raise GoneError(
+            raise RegistryError(
                 "Another correction was made meanwhile, so nothing was changed. Load the page again, and try again."
             )
         if entry is None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from promptccd.data.names import display_name
-from promptccd.discovery.project.features import lay_out
+from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.project.observe import NO_CATEGORY, unit
 from promptccd.discovery.project.photos import AWAY, PINNED, STATES, Columns, Photos
 from promptccd.discovery.project.project import Project
@@ -21,7 +21,7 @@ from promptccd.discovery.project.record import PROJECT, load_before, read_record
 from promptccd.discovery.project.registry import has_registry
 from promptccd.discovery.project.right import draw, how_right
 from promptccd.discovery.project.rows import ACTIVE, NAMED, ORIGIN, alike_pairs
-from promptccd.discovery.project.store import GoneError, stored_key
+from promptccd.discovery.project.store import stored_key
 from promptccd.disk import make_inside, read_file, write_file
 from promptccd.errors import DiskError, RegistryError
 from promptccd.reports.charts import FEWEST_ON_MAP
@@ -31,6 +31,7 @@ MOST_ASKED_OF = 5_000  # photographs that questions are chosen from
 NEAR = 6  # other groups that one resembles
 _AT_ONCE = 4096  # photographs that are compared
 LAYOUT = "layout.bin"  # keeps the map
+NEAREST, JITTER = 3, 0.006  # number of placed photographs around a photograph that t-SNE has not placed
 _GROUPS = f"select id, vector, name, {NAMED}, {ORIGIN} from category where {ACTIVE} order by id"
 # What `undo` and `redo` would take: a person's correction, or a grouping, which says how many images, and not which.
 _STEP = ("number", "kind", "count", "name")
@@ -102,13 +103,13 @@ class ProjectView(Project):
         """Content hashes of photographs that a window has chosen.
 
         Raises:
-            GoneError: it does not know of photographs that came since.
+            RegistryError: it does not know of photographs that came since.
         """
         if generation != self.photos.generation:
-            raise GoneError("Other photographs came to this project meanwhile: load the page again.")
+            raise RegistryError("Other photographs came to this project meanwhile: load the page again.")
         keys = self.photos.keys
         if any(not 0 <= row < len(keys) for row in rows):
-            raise GoneError(
+            raise RegistryError(
                 f"There are {len(keys)} photographs, and a chosen photograph is not in this list."
             )
         return [keys[row] for row in rows]
@@ -234,7 +235,7 @@ class ProjectView(Project):
             there = features.there[:count]
             places = np.full((count, 2), np.nan, dtype=np.float32)
             if there.sum() >= FEWEST_ON_MAP:
-                places[there] = lay_out(features.matrix[:count][there])
+                places[there] = lay_out(features.vectors[:count][there])
             with suppress(DiskError):  # it is laid out again the next time
                 write_file(self._kept / LAYOUT, head + places.astype("<f4").tobytes())
             return places
@@ -325,3 +326,27 @@ class ProjectView(Project):
                 "redo": None,
                 **{step: dict(zip(_STEP, values, strict=True)) for step, *values in self.run(_STEPS)},
             }
+
+
+def lay_out(vectors: np.ndarray) -> np.ndarray:
+    """Places ``(N, 2)`` in the unit square for unit features ``(N, D)``.
+
+    t-SNE places a sample, which takes seconds; each other photograph is placed amid similar ones.
+    """
+    # Here, because scikit-learn takes a second that the first pictures need not wait.
+    import torch
+
+    from promptccd.reports.map import choose_points, layout_of
+
+    features, shown = torch.from_numpy(vectors), torch.from_numpy(choose_points(len(vectors), seed=1))
+    known = torch.from_numpy(layout_of(features[shown].numpy(), seed=1).astype(np.float32))
+    places = torch.empty(len(features), 2)
+    for start in range(0, len(features), _AT_ONCE):
+        likeness = features[start : start + _AT_ONCE] @ features[shown].T
+        nearest = likeness.topk(min(NEAREST, len(shown)), dim=1).indices
+        places[start : start + _AT_ONCE] = known[nearest].mean(1)
+    span = float((known.max(0).values - known.min(0).values).max()) or 1.0
+    drawn = numpy_generator("map of photographs").normal(scale=JITTER * span, size=tuple(places.shape))
+    places += torch.from_numpy(drawn).float()
+    places[shown] = known
+    return ((places - places.min(0).values) / span).numpy()
