@@ -63,6 +63,8 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     import stat
     import types
 
+    import psutil
+
     source, here = os.environ[ROOT], os.path.abspath(__file__)
     library = os.path.dirname(os.__file__) + os.sep
     names = "open write close fsync rename replace unlink kill lstat stat mkdir chmod scandir access"
@@ -114,19 +116,8 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
 
     builtins.__import__ = imports
 
-    class Psutil:
-        """psutil, imported when it is asked for, whose memory of a process has the names of Windows."""
-
-        def __getattr__(self, name: str) -> Any:
-            found = getattr(real_import("psutil"), name)
-            if name != "Process":
-                return found
-
-            class WindowsProcess(found):  # type: ignore[valid-type,misc]
-                def memory_info(self) -> Any:
-                    return types.SimpleNamespace(peak_wset=super().memory_info().rss)
-
-            return WindowsProcess
+    memory: Any = type(psutil.Process().memory_info())
+    memory.peak_wset = property(lambda found: found.rss)  # its name there
 
     class Sys(types.ModuleType):
         platform = "win32"
@@ -137,7 +128,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
         def __setattr__(self, name: str, value: Any) -> None:
             setattr(sys, name, value)
 
-    instead |= {"sys": Sys("sys"), "psutil": Psutil()}
+    instead |= {"sys": Sys("sys")}
 
     text: set[int] = set()
 

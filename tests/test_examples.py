@@ -16,9 +16,6 @@ from tests.conftest import quick_recipe
 from tests.contributing import ROOT
 from tests.discovery.conftest import write_pictures
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-MOST_LINES = 115
-
 
 def run_example(name: str, *words: object) -> str:
     """What it prints."""
@@ -30,12 +27,6 @@ def run_example(name: str, *words: object) -> str:
     assert "Traceback" not in done.stderr
     assert "can't save" not in done.stderr
     return done.stdout
-
-
-def test_there_are_three_and_each_is_a_page() -> None:
-    assert [path.name for path in EXAMPLES] == ["demo.py", "my_own_prompt.py", "my_photos.py"]
-    for path in EXAMPLES:
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
 
 @pytest.mark.slow

@@ -2,16 +2,14 @@
 
 import subprocess
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from tests import rotation
 from tests.messages import TEXT
 from tests.rotation import PARTS, changed_tests, part_of_commit
 
+pytest_plugins = ["pytester"]
 GIT = "git -c user.name=a -c user.email=a@b"
 BEGIN = f"git init -qb main; {GIT} commit -qm first --allow-empty"
 # Commits of a branch that change these files, as one merge.
@@ -73,26 +71,17 @@ def test_life(): ...
 """
 
 
-@pytest.fixture
-def collected(tmp_path: Path) -> Callable[..., list[str]]:
-    """Names of a small suite's tests that are run with some options."""
-    (tmp_path / "test_suite.py").write_text(SUITE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  moderate\n  landing\n")
-
-    def collect(*options: str) -> list[str]:
-        names: list[str] = []
-        note = lambda session: names.extend(item.name for item in session.items)  # noqa: E731
-        seen = SimpleNamespace(pytest_collection_finish=note)
-        own = ["--rootdir", str(tmp_path), "-c", str(tmp_path / "pytest.ini"), "--import-mode=importlib"]
-        words = [*own, "--collect-only", "-qq", "-p", "no:cacheprovider", *options, str(tmp_path)]
-        assert pytest.main(words, plugins=[rotation, seen]) == pytest.ExitCode.OK
-        return names
-
-    return collect
-
-
 @pytest.mark.slow
-def test_parts_share_the_slow_tests_and_nothing_else(collected: Callable[..., list[str]]) -> None:
+def test_parts_share_the_slow_tests_and_nothing_else(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_suite=SUITE)
+    pytester.makeini("[pytest]\nmarkers =\n  slow\n  moderate\n  landing\n")
+
+    def collected(*options: str) -> list[str]:
+        (finished,) = pytester.inline_run("-p", "tests.rotation", "--collect-only", *options).getcalls(
+            "pytest_collection_finish"
+        )
+        return [item.name for item in finished.session.items]
+
     everything = collected()
     always = {"test_quick[0]", "test_quick[1]", "test_life"}
     parts = [collected("--slow-part", str(number)) for number in range(1, PARTS + 1)]

@@ -3,7 +3,7 @@
 import ast
 import functools
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -37,19 +37,10 @@ def tree_of(name: str) -> ast.Module:
     return ast.parse(MODULES[name].read_text(encoding="utf-8"))
 
 
-def statements(name: str) -> Iterator[ast.AST]:
-    """Every statement of a module, in functions and branches too; expressions hold no import."""
-    waiting: list[ast.AST] = [tree_of(name)]
-    for node in waiting:
-        yield node
-        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-            waiting += getattr(node, field, ())
-
-
 def imported(name: str) -> set[tuple[str, str]]:
     """Module and name of everything a module imports of the package, type checking and functions included."""
     found = set()
-    for node in statements(name):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.ImportFrom):
             parent = name if name in PACKAGES else name.rpartition(".")[0]
             base = node.module or "" if node.level == 0 else f"{parent}.{node.module}"

@@ -36,13 +36,9 @@ def open_database(
     database = sqlite3.connect(name, _WAIT_S, isolation_level=None, check_same_thread=False, uri=True)
     try:
         # Without `temp_store = memory`: in a nested transaction, each statement would walk all pages changed so far.
-        for setting in (
-            "trusted_schema = off",
-            "foreign_keys = on",
-            f"cache_size = -{_CACHE_KIB}",
-            f"synchronous = {synchronous}",
-        ):
-            database.execute(f"pragma {setting}")
+        settings = {"trusted_schema": "off", "foreign_keys": "on", "cache_size": -_CACHE_KIB}
+        for setting, value in {**settings, "synchronous": synchronous}.items():
+            database.execute(f"pragma {setting} = {value}")
         tables = frozenset(database.execute(_TABLES))
         if create and not tables:
             database.executescript(f"begin immediate;{schema};commit")

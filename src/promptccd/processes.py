@@ -20,9 +20,8 @@ CTRL_C: int = signal.SIGINT
 TERMINATE: int = signal.SIGTERM
 IGNORED = signal.SIG_IGN
 LINGERS_S = 30.0  # seconds that a loader process has left after SIGTERM, unless its parent ends it
-BROKEN_PIPE = (
-    128 + 13
-)  # exit code that a shell reports where the reader of a pipe is gone; Windows has no SIGPIPE
+# Exit code that a shell reports where the reader of a pipe is gone; Windows has no SIGPIPE.
+BROKEN_PIPE = 128 + 13
 _ENDING = [CTRL_C, TERMINATE]
 if sys.platform == "win32":  # of Ctrl+Break, closed windows and ended sessions
     _ENDING.append(signal.SIGBREAK)

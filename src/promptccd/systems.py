@@ -32,17 +32,13 @@ _CONTAINERS = (  # of Linux: memory limit of a container, and what its processes
 _SERVED = ("nfs", "cifs", "smb", "afp", "9p", "virtiofs", "lustre", "beegfs", "gpfs", "ceph", "fuse")
 _LOCAL = ("fuseblk", "fuse.fuse-overlayfs")
 # Files that macOS, Windows and file managers of Linux leave in a folder that a person opens.
-_LEFT = frozenset(
-    {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", ".localized", "icon\r", ".directory"}
-)
+_LEFT = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", ".localized", "icon\r", ".directory"}
 # Folders of macOS, Windows, Linux and the makers of network drives.
-_LEFT_FOLDERS = frozenset(
-    {
-        "__macosx", "$recycle.bin", "system volume information", "recycler", "lost+found", "@eadir", "#recycle",
-        "#snapshot", "@recycle", "@recently-snapshot", "@sharebin", "@tmp", "@synoresource",
-    }
-    | {f"found.{number:03d}" for number in range(1000)}
-)  # fmt: skip
+_LEFT_FOLDERS = {
+    "__macosx", "$recycle.bin", "system volume information", "recycler", "lost+found", "@eadir", "#recycle",
+    "#snapshot", "@recycle", "@recently-snapshot", "@sharebin", "@tmp", "@synoresource",
+    *(f"found.{number:03d}" for number in range(1000)),
+}  # fmt: skip
 _LINK_BIT = 0x20000000  # bit of links and junctions in a reparse tag of Windows, not of placeholders
 _PATIENCE_S = 1.0
 

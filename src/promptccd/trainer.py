@@ -26,13 +26,7 @@ from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.training.devices import accelerator_for
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
-from promptccd.training.progress import (
-    Callbacks,
-    CategoryDiscoveryCallback,
-    RunState,
-    StopRequest,
-    Tracking,
-)
+from promptccd.training.progress import Callbacks, CategoryDiscoveryCallback, RunState, StopRequest, Tracking
 from promptccd.training.recipe import Recipe
 
 

@@ -5,7 +5,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, Features, Image
+from datasets import ClassLabel
 
 from promptccd.data import StageStream
 from promptccd.data.benchmarks import BENCHMARKS, BenchmarkName
@@ -54,26 +54,18 @@ def test_tinyimagenet_has_the_order_of_its_own_list() -> None:
     assert [name for name, benchmark in BENCHMARKS.items() if benchmark.class_order] == ["tinyimagenet"]
 
 
-def table(per_category: list[int], names: list[str]) -> Dataset:
-    """Rows of shuffled categories; the pixels of row r are all r, up to 255."""
-    labels = np.random.default_rng(5).permutation(np.repeat(np.arange(len(names)), per_category))
-    pixels = [np.full((4, 4, 3), row % 256, np.uint8) for row in range(len(labels))]
-    features = Features({"image": Image(), "label": ClassLabel(names=names)})
-    return Dataset.from_dict({"image": pixels, "label": labels.tolist()}, features=features)
-
-
 def test_rules_against_brute_force() -> None:
     names = ["ant", "bee", "cat", "dog", "elk"]
-    data = table([30, 41, 37, 33, 29], names)
+    data = np.random.default_rng(5).permutation(np.repeat(np.arange(5), [30, 41, 37, 33, 29]))
     order = ["dog", "ant", "elk", "cat", "bee"]
     labels, used = select_rows(
-        np.asarray(data["label"]), names, class_order=order, num_classes=4, images_per_class=20, held_out=0.2
+        data, names, class_order=order, num_classes=4, images_per_class=20, held_out=0.2
     )
-    without, _ = select_rows(np.asarray(data["label"]), names, held_out=0.2)
+    without, _ = select_rows(data, names, held_out=0.2)
     assert used == ("dog", "ant", "elk", "cat")
     expected = [-1] * len(data)
     taken = dict.fromkeys(used, 0)
-    for row, label in enumerate(data["label"]):
+    for row, label in enumerate(data):
         name = names[label]
         if name in taken and taken[name] < 20 and without[row] != -1:
             expected[row] = used.index(name)
@@ -81,7 +73,7 @@ def test_rules_against_brute_force() -> None:
     assert labels.tolist() == expected
     for label, count in enumerate([30, 41, 37, 33, 29]):
         assert np.sum(without == label) == count - int(count * 0.2)
-    assert all(new in (-1, old) for new, old in zip(without, data["label"], strict=True))
+    assert all(new in (-1, old) for new, old in zip(without, data, strict=True))
 
 
 def test_a_name_may_have_several_spellings() -> None:
@@ -169,7 +161,6 @@ def test_columns_of_the_benchmark_count_where_the_data_has_them(tmp_path: Path) 
 
 def test_a_local_copy_is_held_to_the_rules_of_the_benchmark(tmp_path: Path) -> None:
     """Without class_blocks of its own, a folder is taken for a copy: a fifth of every category is held out."""
-    names = [f"kind {number:03d}" for number in range(101)]
-    table([5] * 101, names).save_to_disk(str(tmp_path / "copy"))
+    coloured_images(101, 5).save_to_disk(str(tmp_path / "copy"))
     stages = stage_stream(DataArguments(benchmark="caltech101", dataset=str(tmp_path / "copy")), 1)
     assert sum(len(stage) for stage in stages) == 101 * 4

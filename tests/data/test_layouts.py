@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.data.layouts import LAYOUTS, observed
-from tests.data.tables import AB, LABELS, TABLES
+from tests.data.tables import TABLES
 from tests.data.trees import TREES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "layouts" / "layouts.json"
@@ -31,6 +31,7 @@ def recorded() -> dict[str, Any]:
     return json.loads(GOLDEN.read_text("utf-8"))
 
 
+@pytest.mark.fault(26)
 @pytest.mark.parametrize("name", CASES)
 def test_a_layout_is_read_as_recorded(name: str, tmp_path: Path, recorded: dict[str, Any]) -> None:
     assert seen(name, tmp_path) == recorded[name]
@@ -38,23 +39,6 @@ def test_a_layout_is_read_as_recorded(name: str, tmp_path: Path, recorded: dict[
 
 def test_every_recorded_layout_is_a_case(recorded: dict[str, Any]) -> None:
     assert [*CASES] == [*recorded]
-
-
-ALIKE = {  # how cases begin that are one table in other words, and its images with their labels
-    **{kind: [*enumerate(LABELS)] for kind in ("marks: ", "metadata: ")},
-    **{kind: [*enumerate(AB)] for kind in ("columns ", "parquet: ", "accents in ")},
-    "workbook: list": [*enumerate(("heron", "7", None, "2.5"))],
-    "masks: ": [(20, "cat"), (21, "cat"), (0, "dog"), (1, "dog")],
-}
-
-
-@pytest.mark.parametrize("kind", ALIKE)
-def test_however_the_same_is_written_the_same_is_recorded(kind: str, recorded: dict[str, Any]) -> None:
-    expected = [[*each] for each in ALIKE[kind]]
-    cases = [
-        each.get("train", each.get("every split")) for name, each in recorded.items() if name.startswith(kind)
-    ]
-    assert len(cases) > 1 and all(each["images"] == expected for each in cases)
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ from promptccd.images.decode import DecodedImage, Status, Verdict
 from promptccd.images.rendering import Rendering
 from promptccd.training.progress import progress_bar
 from tests.conftest import coloured_images
+from tests.data.layouts import put
 from tests.images.test_decode import encoded, oriented, photograph
 from tests.messages import TEXT
 
@@ -143,9 +144,7 @@ def test_another_size_and_another_decoding_are_another_cache(tmp_path: Path, dec
 
 def folder_of(place: Path, count: int = 12) -> Path:
     for each in range(count):
-        target = place / ("a" if each % 2 else "b") / f"{each:02}.bmp"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(encoded(noise(40 + each, 40), "BMP"))
+        put(place / "ba"[each % 2] / f"{each:02}.bmp", encoded(noise(40 + each, 40), "BMP"))
     return place
 
 

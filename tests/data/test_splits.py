@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from datasets import Dataset, DatasetDict, Features, Image, Value
 from PIL import ImageOps
 
 from promptccd.data import CategorySplit, LabelledStage, StageStream
@@ -126,19 +126,6 @@ def labelled(values: list, feature) -> Dataset:
     images = [np.zeros((4, 4, 3), np.uint8)] * len(values)
     features = Features({"picture": Image(), "kind": feature})
     return Dataset.from_dict({"picture": images, "kind": values}, features=features)
-
-
-@pytest.mark.fault(26)
-def test_names_gaps_and_unused_classes_are_fine() -> None:
-    for values, feature, expected in (
-        (["b", "a", "b", "a"], Value("string"), ("a", "b")),
-        ([70, 3, 70, 3], Value("int64"), ("3", "70")),
-        ([0, 2, 0, 2], ClassLabel(names=["x", "y", "z"]), ("x", "z")),
-    ):
-        layout = Layout(label=None if isinstance(feature, ClassLabel) else "kind")
-        table, cuts = labelled(values, feature), [[0.5, 1.0], [1.0]]
-        stages = StageStream.from_dataset(table, class_blocks=[1, 1], cuts=cuts, layout=layout)
-        assert stages.categories == expected
 
 
 @pytest.mark.fault(26)

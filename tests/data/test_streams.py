@@ -14,28 +14,8 @@ from promptccd.data.stages import read_labels
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.training.progress import progress_bar
-from tests.conftest import coloured_images
 from tests.data.layouts import categories, listed, picture, put, written
 from tests.messages import TEXT
-
-
-def test_a_stage_of_which_half_cannot_be_read_goes_on_with_the_rest_and_none_of_less() -> None:
-    table = coloured_images(2, 8).cast_column("image", Image(decode=False))
-    rows = StageStream.from_dataset(table, class_blocks=[1, 1])[1].sample_ids.tolist()
-    assert len(rows) % 2 == 0
-    for bad in (len(rows) // 2, len(rows) // 2 + 1):
-        broken = set(rows[:bad])
-        records = [
-            {**row, "image": {"bytes": b"none" if number in broken else row["image"]["bytes"], "path": None}}
-            for number, row in enumerate(table)
-        ]
-        stage = StageStream.from_dataset(Dataset.from_list(records, table.features), class_blocks=[1, 1])[1]
-        assert stage.sample_ids.tolist() == rows
-        if bad == len(rows) // 2:
-            assert len(StageImages.read(stage, 0, progress_bar)) == len(rows) - bad
-            continue
-        with pytest.raises(DataError, match=TEXT["of-images-of-stage-1-cannot"].format(bad, len(rows))):
-            StageImages.read(stage, 0, progress_bar)
 
 
 @pytest.fixture

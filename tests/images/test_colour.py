@@ -12,7 +12,7 @@ from PIL import Image, ImageCms
 from promptccd.images.clean import clean_image
 from promptccd.images.colour import STANDARD, standard_profile
 from promptccd.images.decode import Status, decode_image
-from tests.images.test_decode import encoded
+from tests.images.test_decode import encoded, picture
 from tests.messages import TEXT
 from tests.photographs import MARKER
 
@@ -29,12 +29,6 @@ def like_a_tv(profile: bytes) -> bytes:
     """A space that is no standard one: the primaries of a profile with an exponent of 2.6."""
     at = profile.index(b"para")
     return profile[: at + 8] + struct.pack(">HHi", 0, 0, round(2.6 * 65536)) + profile[at + 16 :]
-
-
-def photograph() -> Image.Image:
-    rng = np.random.default_rng(5)
-    coarse = Image.fromarray(rng.integers(20, 236, (9, 12, 3), dtype=np.uint8))
-    return coarse.resize((180, 132), Image.Resampling.BICUBIC)
 
 
 def saved(image: Image.Image, codec: str, profile: bytes) -> bytes:
@@ -61,7 +55,7 @@ PROFILES: dict[str, bytes] = {**STANDARD, "sRGB": SRGB, "a TV's": like_a_tv(STAN
     ],
 )
 def test_a_photograph_looks_here_and_exported_as_it_is_meant(space: str, codec: str) -> None:
-    content = saved(photograph(), codec, named(PROFILES[space]))
+    content = saved(picture(180, 132), codec, named(PROFILES[space]))
     meant = as_a_managed_reader_shows(content)
     found = decode_image(content)
     assert found.verdict.status is Status.USED
@@ -84,7 +78,9 @@ def test_colours_of_a_space_that_is_nearly_srgb_stay_as_they_are() -> None:
     close = (
         SRGB[:at] + struct.pack(">i", round(2.42 * 65536)) + SRGB[at + 4 :]
     )  # an exponent of 2.42, not 2.4
-    assert np.array_equal(np.asarray(decode_image(saved(photograph(), "PNG", close)).image), photograph())
+    assert np.array_equal(
+        np.asarray(decode_image(saved(picture(180, 132), "PNG", close)).image), picture(180, 132)
+    )
 
 
 @pytest.mark.parametrize("turn", [None, 6])
@@ -93,7 +89,7 @@ def test_other_kinds_of_pictures_with_a_profile(mode: str, turn: int | None) -> 
     exif = Image.Exif()
     if turn:
         exif[0x0112] = turn
-    image = photograph().convert(mode)
+    image = picture(180, 132).convert(mode)
     codec = "PNG" if mode in ("P", "RGBA") else "JPEG"
     content = encoded(image, codec, icc_profile=STANDARD["ProPhoto RGB"], exif=exif)
     found, without = decode_image(content), decode_image(encoded(image, codec, exif=exif))
@@ -123,7 +119,7 @@ def grey_profile() -> bytes:
 
 
 def test_greys_are_shown_by_a_profile_of_greys_and_colours_are_not() -> None:
-    grey, colours = photograph().convert("L"), photograph()
+    grey, colours = picture(180, 132).convert("L"), picture(180, 132)
     found = decode_image(saved(grey, "PNG", grey_profile()))
     assert found.verdict.status is Status.USED
     middle = np.asarray(grey) == 128
@@ -145,8 +141,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_profile_is_left_aside_with_a_note(damage: str) -> None:
-    content = saved(photograph(), "TIFF", DAMAGES[damage](STANDARD["Display P3"]))
+    content = saved(picture(180, 132), "TIFF", DAMAGES[damage](STANDARD["Display P3"]))
     found = decode_image(content)
     assert found.verdict.note.startswith("colour profile left aside (")
-    assert np.array_equal(np.asarray(found.image), np.asarray(photograph()))
+    assert np.array_equal(np.asarray(found.image), np.asarray(picture(180, 132)))
     assert standard_profile(DAMAGES[damage](SRGB)) is None

@@ -89,10 +89,6 @@ def with_transparency(mode):
     return image
 
 
-def transparent_palette():
-    return encoded(picture().quantize(16), "PNG", transparency=3)
-
-
 JPEG, PNG = encoded(picture(), "JPEG"), encoded(picture(), "PNG")
 RAMP_16 = np.linspace(0, 65535, 48 * 36).reshape(36, 48)
 RAMP_01 = np.linspace(0, 1, 48 * 36, dtype=np.float32).reshape(36, 48)
@@ -152,7 +148,9 @@ GOLDEN = {  # file name -> (content, status, note)
     "opaque.png": (encoded(picture(mode="RGBA"), "PNG"), USED, ""),
     "rgba.png": (encoded(with_transparency("RGB"), "PNG"), NOTED, "transparency laid over white"),
     "la.png": (encoded(with_transparency("L"), "PNG"), NOTED, "transparency laid over white"),
-    "transparent palette.png": (transparent_palette(), NOTED, "transparency laid over white"),
+    "transparent palette.png": (
+        encoded(picture().quantize(16), "PNG", transparency=3), NOTED, "transparency laid over white",
+    ),
     "rgba.webp": (encoded(with_transparency("RGB"), "WEBP"), NOTED, "transparency laid over white"),
     "grey16.png": (
         encoded(Image.fromarray(RAMP_16.astype(np.uint16)), "PNG"), NOTED, "16 bits scaled to 8 bits",
@@ -232,10 +230,6 @@ def test_all_kinds_of_source_agree(folder, name):
     assert (by_path.image is None) == (status is SKIPPED)
     assert by_path.image is None or by_path.image.mode == "RGB"
     assert os.sep not in note
-
-
-def int_pixels(image):
-    return np.asarray(image).astype(int)
 
 
 def pixels_of(decoded: DecodedImage):
@@ -519,7 +513,7 @@ def test_reduced_decode_shows_the_same_picture(orientation):
         assert reduced.image.size == tuple(-(-side // scale) for side in upright)
         sides = [side // 10 for side in upright]
         small = [each.image.resize(sides, Image.Resampling.BOX) for each in (whole, reduced)]
-        assert np.abs(np.subtract(*map(int_pixels, small))).mean() < 3  # of 255; 60 for another turn
+        assert np.abs(np.subtract(*map(np.int16, small))).mean() < 3  # of 255; 60 for another turn
 
 
 def test_limits_hold_for_the_whole_and_not_for_what_is_decoded(tmp_path):

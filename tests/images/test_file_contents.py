@@ -12,6 +12,7 @@ from promptccd.images import decode
 from promptccd.images.camera import seconds_of
 from promptccd.images.clean import clean_image
 from promptccd.images.decode import Status, Verdict, decode_image
+from promptccd.images.kinds import is_picture
 from tests.images.test_decode import encoded, oriented, photograph, picture
 from tests.messages import TEXT
 
@@ -35,11 +36,12 @@ def directory(tags: dict[int, int]) -> bytes:
 FULL = encoded(photograph(1200, 900), "JPEG", quality=92)
 THUMBNAIL = encoded(SMALL, "JPEG")
 RAWS = {
-    "NEF": joined_tiff({254: 1, 271: 1}, {254: 0}),
-    "DNG": joined_tiff({254: 1, 50706: 1025}, {262: 32803}),
-    "DNG of BigTIFF": encoded(SMALL, "TIFF", big_tiff=True, tiffinfo={50706: b"\1\4\0\0"}),
-    "only below": joined_tiff({271: 1}, {}),
+    "TIFF, NEF": joined_tiff({254: 1, 271: 1}, {254: 0}),
+    "TIFF, DNG": joined_tiff({254: 1, 50706: 1025}, {262: 32803}),
+    "TIFF, DNG of BigTIFF": encoded(SMALL, "TIFF", big_tiff=True, tiffinfo={50706: b"\1\4\0\0"}),
+    "TIFF, only below": joined_tiff({271: 1}, {}),
     "CR2": b"II*\0\x10\0\0\0CR\2\0" + bytes(300),
+    "CR2, big-endian": b"MM\0*\0\0\0\x10CR\2\0" + bytes(300),
     "CR3": b"\0\0\0\x18ftypcrx \0\0\0\1crx isom" + bytes(300),
     "RAF": b"FUJIFILMCCD-RAW 0201" + bytes(300),
     "ORF": b"IIRO\x08\0\0\0" + bytes(300),
@@ -55,10 +57,11 @@ def test_camera_raw_is_its_jpeg_of_full_size_or_nothing(kind: str) -> None:
         b"\xff\xd8\xff\xda\0\4\0\0" + bytes(99),
     )
     printed = encoded(photograph(1200, 900).convert("CMYK"), "JPEG")
+    assert is_picture(RAWS[kind])
     for behind in (b"", THUMBNAIL, b"\xff\xd8\xff\xc4" + bytes(99), of_12_bits, scan, printed, FULL[:frame]):
         found = decode_image(RAWS[kind] + behind)
         assert found.verdict.status is Status.SKIPPED
-        assert found.verdict.note.startswith("camera RAW (")
+        assert found.verdict.note.startswith(f"camera RAW ({kind.partition(',')[0]})")
         assert TEXT["give-the-jpeg-that-the-camera"] in found.verdict.note
         assert clean_image(RAWS[kind] + behind) is None
     for behind in (FULL, THUMBNAIL + bytes(7) + FULL + THUMBNAIL + bytes(99)):

@@ -20,16 +20,7 @@ from datasets import Dataset
 from promptccd.data import splits
 from promptccd.data.hub import published_tables
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.labels import (
-    BOTH,
-    DETECTED,
-    LABEL,
-    STREAM,
-    Layout,
-    close_to,
-    in_order,
-    read_categories,
-)
+from promptccd.data.labels import BOTH, DETECTED, LABEL, STREAM, Layout, close_to, in_order, read_categories
 from promptccd.data.tables import image_roots as roots_of
 from promptccd.data.tables import open_images
 from promptccd.errors import DataError, SplitMismatchError

@@ -51,9 +51,8 @@ _PARQUET = ".parquet"
 ONE_FILE = (*LISTS, *WORKBOOKS, _PARQUET)  # suffixes of a data set in one file; some workbooks are refused
 _TABLE_SUFFIXES = (_PARQUET, ".arrow")
 _MAY_BE_READ = (*_TABLE_SUFFIXES, ".json", ".jsonl", ".tar")
-_LOCAL_KINDS = tuple(
-    kind for kind in hub.FILE_KINDS if kind != "imagefolder"
-)  # folders of images are read here
+# Folders of images are read here.
+_LOCAL_KINDS = tuple(kind for kind in hub.FILE_KINDS if kind != "imagefolder")
 _NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")  # of ``save_to_disk``
 _METADATA_FILES = ("metadata.csv", "metadata.jsonl")  # files of an ImageFolder of `datasets`
 GROUPED = "assignments.csv"  # that a discovery writes next to its project

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 _COMMENT = 0xFE
 _METADATA_MARKERS = {*range(JFIF, JFIF + 16), _COMMENT, END} - {ADOBE}  # the end, because some files lack it
 MOST_TRIMMED = 16  # pixels that a lossless turn of a JPEG may cut off a side, a block of its coding
-MOST_MINIATURE_DIFFERENCE = (
-    4.0  # mean difference of miniatures, in grey levels of 255; that of a turn is some 3, by its rounding
-)
+# Mean difference of miniatures, in grey levels of 255; that of a turn is some 3, by its rounding.
+MOST_MINIATURE_DIFFERENCE = 4.0
 
 
 def picture_key(content: bytes, loaded: Image.Image | np.ndarray | None) -> str:
