@@ -214,15 +214,6 @@ def test_a_finished_run_is_not_trained_again_but_scored_and_pushed(
     assert all(each.private for each in hub.repos.values())
     trainer.push_to_hub("user", private=False)
     assert not hub.repo("user/run-stage3").private
-    for said in (
-        "",
-        TEXT["started-from-another-backbone"],
-    ):  # the first is kept, and the second is another one
-        with torch.no_grad():
-            bare.backbone.layernorm.weight.mul_(1.5)
-        with pytest.raises((ConfigurationError, RunError), match=said):
-            trainer_in(run, bare).train()
-        assert (run / "backbone" / "model.safetensors").exists()
 
 
 @pytest.mark.moderate

@@ -334,16 +334,12 @@ KEYS: dict[str, Any] = {
     "sub_configs": {"vision_config": "evil"},
     "image_processor_type": "evil.Evil",
 }
-STEERING = (
-    "auto_map",
-    "_attn_implementation",
-    "attn_implementation",
-    "quantization_config",
-    "trust_remote_code",
-)
+STEERING = "auto_map _attn_implementation attn_implementation quantization_config trust_remote_code"
 CONFIGS |= {f"key {key}": config(**{key: value}) for key, value in KEYS.items()}
-TABLE[37, "backbone", False] |= {f"backbone key {key}": config(**{key: KEYS[key]}) for key in STEERING}
-CONFIGS |= {f"inner key {key}": config(**{f"vision_config__{key}": KEYS[key]}) for key in STEERING}
+TABLE[37, "backbone", False] |= {
+    f"backbone key {key}": config(**{key: KEYS[key]}) for key in STEERING.split()
+}
+CONFIGS |= {f"inner key {key}": config(**{f"vision_config__{key}": KEYS[key]}) for key in STEERING.split()}
 CONFIGS |= {
     "own code of another repository": config(auto_map__AutoModel="evil/repo--evil.Evil"),
     "own code and a processor": config(auto_map__AutoImageProcessor="evil.Evil"),
@@ -363,7 +359,6 @@ CONFIGS |= {
     "no type": without(CONFIG, "model_type"),
     "a stage called a backbone": config(model_type="dinov2"),
 }
-TABLE[37, "backbone", False] |= {"a backbone called a stage": config(model_type="promptccd")}
 
 # Values that a field does not take; of categories in a model without a mixture, which would refuse them first
 SPREAD = {"typical": 1.0, "reach": 2.0, "border": 3.0, "slope": 4.0, "temperature": 0.1, "separation": 0.95}
@@ -435,6 +430,7 @@ TABLE[37, "promptccd-b", False] |= {
     "a foreign pool": config(pool="evil"),
 }
 TABLE[37, "backbone", False] |= {
+    "a backbone called a stage": config(model_type="promptccd"),
     "a wide bare backbone": config(hidden_size=10**12),
     "a deep bare backbone": config(num_hidden_layers=10**12),
 }
@@ -459,7 +455,6 @@ TEXTS: dict[str, bytes] = {
 }
 for _file in (CONFIG, PROCESSOR):
     CONFIGS |= {f"{_file} {name}": write(_file, text) for name, text in TEXTS.items()}
-CONFIGS |= {"a hundred megabytes": cut(CONFIG, 100 * 2**20)}
 
 # What is no file of its own
 for _file in (CONFIG, PROCESSOR, WEIGHTS):
@@ -471,7 +466,6 @@ for _file in (CONFIG, PROCESSOR, WEIGHTS):
         f"{_file} a link to a device": as_link(_file, "/dev/zero"),
         f"{_file} a link to a secret": as_link(_file, "/etc/passwd"),
     }
-FILES |= {"weights in another folder": outside}
 
 # Image processors
 KIND = "image_processor_type"
@@ -504,7 +498,6 @@ PROCESSORS: dict[str, list[Any]] = {
     "trust_remote_code": [True],
     "__call__": ["evil"],
 }  # fmt: skip
-EVIL_PROCESSOR = processor(image_processor_type="Evil", auto_map={"AutoImageProcessor": "evil.Evil"})
 for _base in ("promptccd", "backbone"):
     TABLE[37, _base, False] |= {
         f"processor of a {_base}: {key} {place}": processor(**{key: value})
@@ -513,7 +506,10 @@ for _base in ("promptccd", "backbone"):
         if _base == "promptccd" or place == 0
     }
 CONFIGS |= {
-    "processor with code": EVIL_PROCESSOR,
+    "a hundred megabytes": cut(CONFIG, 100 * 2**20),
+    "processor with code": processor(
+        image_processor_type="Evil", auto_map={"AutoImageProcessor": "evil.Evil"}
+    ),
     "processor of two edges": processor(size={"shortest_edge": 18, "longest_edge": 10**9}),
     "processor below a patch": processor(crop_size={"height": 4, "width": 16}),
     "processor of many patches": processor(crop_size={"height": 2048, "width": 2048}),
@@ -531,7 +527,8 @@ OFFSETS: dict[str, dict[str, Any]] = {
     "words": {"dtype": "F32", "shape": "4", "data_offsets": "16"},
     "of a foreign type": {"dtype": "O", "shape": [4], "data_offsets": [0, 16]},
 }
-HEADERS: dict[str, Change] = {
+FILES |= {
+    "weights in another folder": outside,
     "weights empty": write(WEIGHTS, b""),
     "weights of eight bytes": write(WEIGHTS, b"\0" * 8),
     "header without end": raw_header(b"{}", 2**63),
@@ -549,11 +546,10 @@ HEADERS: dict[str, Change] = {
     "sixty gigabytes of the right name": sparse({"head.last_weight": [2**17, 2**17]}),
     "a gigabyte that is all there": without_room(16_384),
     "four gigabytes that are all there": without_room(32_768),
-}
-FILES |= HEADERS
-FILES |= {
-    f"offsets {name}": raw_header(json.dumps({"a": part}).encode(), rest=b"\0" * 16)
-    for name, part in OFFSETS.items()
+    **{
+        f"offsets {name}": raw_header(json.dumps({"a": part}).encode(), rest=b"\0" * 16)
+        for name, part in OFFSETS.items()
+    },
 }
 
 # Tensors
@@ -612,12 +608,8 @@ FILES |= {
 }
 
 # Pickles
-NAMES = (
-    *("optimizer.pt", "TRAINING.PKL", "a.Pickle", "pytorch_model.bin", "x.npy", "x.npz"),
-    *("x.joblib", "in/a.pkl"),
-)
-TABLE[36, "promptccd", False] |= {f"pickle {name}": write(name, pickled()) for name in NAMES}
-TABLE[36, "promptccd", False] |= {
+NAMES = "optimizer.pt TRAINING.PKL a.Pickle pytorch_model.bin x.npy x.npz x.joblib in/a.pkl"
+TABLE[36, "promptccd", False] |= {f"pickle {name}": write(name, pickled()) for name in NAMES.split()} | {
     "pickle in a linked folder": linked_folder,
     "pickle called safetensors": write(WEIGHTS, pickled()),
     "archive called safetensors": write(WEIGHTS, zipped()),
@@ -650,8 +642,6 @@ FILES |= {
     "a shard that is a circle of links": both(sharded(), as_link(FIRST, FIRST)),
     "a shard with backslashes": moved("..\\model.safetensors"),
     "another method's weights": config(model_type="promptccd-b"),
-}
-FILES |= {
     "an index next to the whole": write(INDEX, '{"weight_map": {"a": "../../a.safetensors"}}'),
     "double precision": tensors(lambda held: held.update({key: held[key].double() for key in held})),
 }
@@ -663,8 +653,6 @@ CONFIGS |= {
     ),
     "types by part": config(dtype={"vision_config": "int8"}),
     "heads without a width": config(vision_config__num_attention_heads=256),
-}
-CONFIGS |= {
     "an adapter with weights": both(
         write("adapter_config.json", '{"peft_type": "LORA", "base_model_name_or_path": "evil/model"}'),
         write("adapter_model.safetensors", b"x"),
@@ -676,10 +664,6 @@ CONFIGS |= {
 TABLE[38, "promptccd", True] |= {
     "bfloat16": tensors(lambda held: held.update({key: held[key].bfloat16() for key in held})),
     "a normalisation of nothing": filled("backbone.layernorm.weight", 0.0),
-}
-
-# Values that are right by themselves
-TABLE[38, "promptccd", True] |= {
     "a tensor in both shards": in_both_shards,
     "a shard named with a line": moved("model-00001-of-00002.safetensors\n"),
     "a shard named with another alphabet": moved("m\u043edel-00001-of-00002.safetensors"),

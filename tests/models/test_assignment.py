@@ -11,6 +11,15 @@ from promptccd.models.assignment import CategorySpread, assign, nearest, squared
 
 FEATURES = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
 PROTOTYPES = torch.tensor([[1.0, 0.0], [0.0, 0.5]])
+OF_IMAGES = (
+    "features",
+    "category_ids",
+    "confidences",
+    "distances",
+    "second_ids",
+    "second_distances",
+    "novel",
+)
 
 
 def test_the_nearest_prototype_by_hand() -> None:
@@ -23,6 +32,10 @@ def test_the_nearest_prototype_by_hand() -> None:
     assert found.confidences.tolist() == pytest.approx(chances)
     assert found.margins.tolist() == pytest.approx([1.25, 1.75, 0.35])
     assert (found.rows_of(3), found.num_known) == ([1, 2], 2)
+    turned = found.select(torch.tensor([2, 0]))
+    assert (turned.keys, turned.ids) == (("c", "a"), found.ids)
+    for name in OF_IMAGES:
+        assert torch.equal(getattr(turned, name), getattr(found, name)[[2, 0]])
     ids, confidences = nearest(FEATURES, PROTOTYPES, [7, 3], 5, temperature=0.5)
     assert ids.tolist() == [[7, 3], [3, 7], [3, 7]]
     torch.testing.assert_close(confidences[:, 0], found.confidences)
@@ -31,15 +44,8 @@ def test_the_nearest_prototype_by_hand() -> None:
 
 def test_categories_that_are_given_are_kept_and_a_person_is_sure() -> None:
     decided = torch.tensor([True, False, False])
-    found = assign(
-        FEATURES,
-        PROTOTYPES,
-        [7, 3],
-        temperature=1,
-        rows=torch.tensor([1, 1, 0]),
-        decided=decided,
-        num_known=1,
-    )
+    rows = torch.tensor([1, 1, 0])
+    found = assign(FEATURES, PROTOTYPES, [7, 3], temperature=1, rows=rows, decided=decided, num_known=1)
     assert (found.category_ids.tolist(), found.second_ids.tolist()) == ([3, 3, 7], [7, 7, 3])
     assert found.margins.tolist() == pytest.approx([-1.25, 1.75, -0.35])
     assert found.confidences.tolist() == pytest.approx(
@@ -63,9 +69,8 @@ def test_a_known_spread_by_hand() -> None:
     found = assign(features, prototypes, [7, 3], temperature=9.0, spread=spread)
     best, chances = nearest(features, prototypes, [7, 3], 1, temperature=9.0, spread=spread)
     assert torch.equal(best[:, 0], found.category_ids)
-    torch.testing.assert_close(
-        chances[:, 0], found.confidences
-    )  # in float32 too, as all that is said of an image
+    # In float32 too, as all that is said of an image.
+    torch.testing.assert_close(chances[:, 0], found.confidences)
     squared = [[0, 4], [5, 1], [1, 1], [4 * 0.16 + 0.64, 4 * 0.36 + 0.64], [4 * 0.16 + 0.04, 4 * 0.36 + 0.04]]
     own = [0, 1, 0, 0, 0]  # the last two are nearer to the wide category in its own spreads
     explained = [1 / (1 + math.exp(4 * (min(one / 0.5, other / 2) ** 0.5 - 1))) for one, other in squared]
@@ -82,14 +87,8 @@ def test_a_known_spread_by_hand() -> None:
         [a * b for a, b in zip(shares, explained, strict=True)]
     )
     assert found.novel.tolist() == [False, False, False, True, False]
-    sure = assign(
-        features,
-        prototypes,
-        [7, 3],
-        temperature=9.0,
-        spread=spread,
-        decided=torch.tensor([False, False, False, True, False]),
-    )
+    decided = torch.arange(5) == 3
+    sure = assign(features, prototypes, [7, 3], temperature=9.0, spread=spread, decided=decided)
     assert not sure.novel.any()
     assert sure.confidences[3] == 1
 
@@ -112,15 +111,6 @@ def test_one_category_has_no_second_and_none_has_no_images() -> None:
     assert alone.confidences.tolist() == [1] * 3
     nothing = assign(FEATURES[:0], PROTOTYPES[:0], [], temperature=1, rows=torch.empty(0, dtype=torch.int64))
     assert (nothing.ids, nothing.category_ids.tolist(), nothing.rows_of(0)) == ((), [], [])
-
-
-def test_select_takes_all_of_an_image_along() -> None:
-    found = assign(FEATURES, PROTOTYPES, [7, 3], temperature=0.5, keys="abc")
-    turned = found.select(torch.tensor([2, 0]))
-    assert turned.keys == ("c", "a")
-    for name in ("features", "category_ids", "confidences", "distances", "second_ids", "second_distances"):
-        assert torch.equal(getattr(turned, name), getattr(found, name)[[2, 0]])
-    assert turned.ids == found.ids
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -154,6 +144,5 @@ def test_images_are_assigned_block_by_block_as_all_at_once(
     monkeypatch.setattr(assignment, "DISTANCE_ELEMENTS", 20)
     blocks = assign(features, prototypes, range(5), **options)
     assert (blocks.keys, blocks.ids, blocks.num_known) == (whole.keys, whole.ids, whole.num_known)
-    assert torch.equal(blocks.novel, whole.novel)
-    for name in ("features", "category_ids", "confidences", "distances", "second_ids", "second_distances"):
+    for name in OF_IMAGES:
         torch.testing.assert_close(getattr(blocks, name), getattr(whole, name))

@@ -15,7 +15,6 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import (
     blocks_of,
     class_row,
-    class_token,
     embed,
     run_block,
     run_prefix,
@@ -134,7 +133,7 @@ def test_tokens_attention_and_gradients_are_those_of_transformers(
     assert torch.equal(before, states[-2])
     whole = run_block(blocks_of(backbone)[-1], before, rotation=rotation)
     torch.testing.assert_close(whole, states[-1], rtol=1e-5, atol=1e-5)
-    found = class_token(backbone, tokens.detach(), rotation)
+    found = class_row(backbone, run_prefix(backbone, tokens.detach(), rotation), rotation=rotation)
     got = torch.autograd.grad((found * target).sum(), learning)
     attention = model.attention_row(pixels)
     backbone.set_attn_implementation("eager")  # the others do not say what they attend to
@@ -153,7 +152,7 @@ def test_a_forward_without_the_rotation_is_refused(pixels: torch.Tensor) -> None
     backbone = model_of("promptccd-gcd", "dinov3").backbone
     backbone.fast_blocks = FastBlocks(backbone, "bf16")
     with pytest.raises(ValueError, match="pass the rotation="):
-        class_token(backbone, embed(backbone, pixels)[0])
+        run_prefix(backbone, embed(backbone, pixels)[0])
 
 
 @pytest.mark.parametrize("kind", ["dinov2", "dinov3"])

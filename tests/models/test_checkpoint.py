@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from accelerate import load_checkpoint_and_dispatch
-from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -46,7 +45,6 @@ from promptccd.models.checkpoint import (
     load_processor,
     stored_tensors,
 )
-from promptccd.models.configuration import bounds_of
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from tests.conftest import TINY_BACKBONE, fresh
 from tests.messages import TEXT
@@ -126,18 +124,6 @@ def test_values_of_a_configuration_reach_their_bounds(key: str) -> None:
     usual = {"category_ids": [0, 1], "category_names": ["zero", "one"]}
     for value in ACCEPTED[key]:
         assert PromptCCDConfig.from_dict({**usual, key: value}).category_ids
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_field_accepts_its_bounds_and_nothing_beyond(name: str) -> None:
-    config_class = VARIANTS[name].config_class
-    for field, (low, high) in bounds_of(config_class).items():
-        kind = config_class.__dataclass_fields__[field].type
-        make = int if "int" in str(kind) else float
-        for value in (make(low - 1), make(high + max(1, high / 1e3)), True, "1", float("nan")):
-            with pytest.raises(StrictDataclassError):
-                config_class(**{field: value})
-    assert len(bounds_of(config_class)) > 5
 
 
 @pytest.mark.slow

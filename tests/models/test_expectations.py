@@ -161,19 +161,6 @@ def test_an_output_can_be_a_tuple(stage_of, method: str, pixels: torch.Tensor) -
     assert torch.equal(values[0], output.features)
 
 
-@pytest.mark.moderate
-@of_methods
-def test_attention_kernels_agree(stage_of, method: str, pixels: torch.Tensor) -> None:
-    eager = AutoModel.from_pretrained(stage_of(method), attn_implementation="eager")
-    fused = AutoModel.from_pretrained(stage_of(method), attn_implementation="sdpa")
-    assert eager.backbone.config._attn_implementation == "eager"
-    assert fused.backbone.config._attn_implementation == "sdpa"
-    for name, value in answers(eager, pixels).items():
-        torch.testing.assert_close(value, answers(fused, pixels)[name], rtol=1e-4, atol=1e-5)
-    eager.set_attn_implementation("sdpa")
-    assert torch.equal(eager(pixels).features, fused(pixels).features)
-
-
 # Learning
 
 

@@ -14,7 +14,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoModel
 
-from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of
 from tests.conftest import fresh
 from tests.models.finished import some_methods
@@ -33,10 +32,6 @@ def answers(model: Any, pixels: Tensor) -> list[Tensor]:
         model(pixels, prompted=False).features,
         model.attention_row(pixels),
     ]
-
-
-def acting_blocks(model: CategoryDiscoveryModel) -> list[nn.Module]:
-    return [*blocks_of(model.backbone)[:-1], model.last_block()]
 
 
 # Tools that must not change what a model computes: each returns the model, perhaps another one.
@@ -112,7 +107,7 @@ def test_hooks_see_and_change_every_block(stage_of, method: str, pixels: Tensor)
             assert len(seen) == 1 or hasattr(model, "branches"), (number, name)
             if not name:
                 assert torch.equal(seen[0], whole[number + 1])
-        acting = acting_blocks(model)[number]
+        acting = [*blocks_of(model.backbone)[:-1], model.last_block()][number]
         handle = acting.register_forward_hook(lambda module, given, found: found.flip(-1))
         assert (answers(model, pixels)[0] - before[0]).abs().max() > 1e-3
         handle.remove()

@@ -159,22 +159,11 @@ def test_categories_that_share_a_component_are_seen(backbone_folder: Path, unlab
 @pytest.mark.slow
 @pytest.mark.parametrize(("reach", "said"), [(0.02, True), (1.0, False)])
 def test_prompts_that_do_nothing_are_said_in_manifest_and_card(
-    reach: float,
-    said: bool,
-    image_folder: Path,
-    backbone_folder: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    reach: float, said: bool, image_folder: Path, backbone_folder: Path, tmp_path: Path, caplog
 ) -> None:
     """The first values that PromptCCD++ once had, and those it has."""
-    values = quick_recipe(
-        image_folder,
-        backbone_folder,
-        tmp_path / "run",
-        variant="promptccd-pp",
-        num_parts=2,
-        prompt_reach=reach,
-    )
+    options = {"variant": "promptccd-pp", "num_parts": 2, "prompt_reach": reach}
+    values = quick_recipe(image_folder, backbone_folder, tmp_path / "run", **options)
     with caplog.at_level(logging.WARNING):
         train_run(Recipe.from_dict(values))
     run = RunDirectory(tmp_path / "run")

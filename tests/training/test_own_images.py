@@ -27,7 +27,7 @@ def typed(words: str) -> Recipe:
     return recipe_from(parse(shlex.split(words)))
 
 
-FOLDERS = ["my photos", "birds.v1", "birds.v2", "(wild) birds.", "写真"]
+FOLDERS = ["my photos", "birds.v1", "birds.v2", "(wild) birds.", "写真", "promptccd-cubs"]
 # Values of the recipe by `section.field`, and how a card calls the data.
 RECIPES = {
     "'my photos/' --class_blocks 20 5 5": {
@@ -44,6 +44,7 @@ RECIPES = {
     "birds.v1.csv --class_blocks 3 1": {"training.output_dir": "runs/promptccd-birds.v1"},
     "team/birds.v3 --class_blocks 3 1": {"training.output_dir": "runs/promptccd-birds.v3"},
     "'(wild) birds.' --class_blocks 20 5 5": {"training.output_dir": "runs/promptccd-wild-birds"},
+    "promptccd-cubs": {"data.dataset": "promptccd-cubs"},
     "写真 --class_blocks 20 5 5": {"training.output_dir": "runs/promptccd-images"},
     "--config promptccd-cifar100 --dataset './my photos' --class_blocks 20 5 5": {
         "card": "images from a local folder"
@@ -117,11 +118,6 @@ def test_what_is_unclear_is_asked_for(words: str, said: str, photos: Path) -> No
     with pytest.raises(ConfigurationError) as error:
         typed(f"train {words}")
     assert said in str(error.value)
-
-
-def test_a_folder_may_be_called_nearly_as_a_recipe_is(photos: Path) -> None:
-    photos.with_name("promptccd-cubs").mkdir()
-    assert typed("train promptccd-cubs").data.dataset == "promptccd-cubs"
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,13 @@ def test_a_gpu_without_float64_trains_and_hands_features_over_where_groups_are_f
 
 
 def test_a_gpu_is_used_as_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    def used(precision: str = "auto", device: str | None = None) -> Accelerator:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        place = None if device is None else torch.device(device)
+        return accelerator_for(TrainingArguments(mixed_precision=precision), place)
+
     monkeypatch.setattr(systems, "available_cores", lambda: 24)
-    assert (accelerator_for(TrainingArguments()).mixed_precision, workers_for(None)) == ("no", 0)
+    assert (used().mixed_precision, workers_for(None)) == ("no", 0)
     with pretend_gpu():
         assert workers_for(None) == 8
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
@@ -134,24 +139,15 @@ def test_a_gpu_is_used_as_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
         for launcher, recipe, precision in (
             (None, "auto", "bf16"), ("no", "auto", "bf16"), ("no", "no", "no"), (None, "bf16", "bf16"),
         ):  # fmt: skip
-            AcceleratorState._reset_state(reset_partial_state=True)
             monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
             if launcher:
                 monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
-            assert accelerator_for(TrainingArguments(mixed_precision=recipe)).mixed_precision == precision
-        AcceleratorState._reset_state(reset_partial_state=True)
-        assert (
-            accelerator_for(TrainingArguments(), torch.device("cuda")).device.type == "cuda"
-        )  # whichever it is
-        AcceleratorState._reset_state(reset_partial_state=True)
-        assert (
-            accelerator_for(TrainingArguments(), torch.device("cpu")).mixed_precision == "no"
-        )  # as --device cpu
-        monkeypatch.setattr(
-            torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation
-        )
-        AcceleratorState._reset_state(reset_partial_state=True)
-        assert accelerator_for(TrainingArguments()).mixed_precision == "no"  # it would be emulated
+            assert used(recipe).mixed_precision == precision
+        assert used(device="cuda").device.type == "cuda"  # whichever it is
+        assert used(device="cpu").mixed_precision == "no"
+        emulated = lambda including_emulation=True: including_emulation  # noqa: E731
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", emulated)
+        assert used().mixed_precision == "no"
 
 
 def test_what_processes_send_each_other_leaves_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import Tensor
 from transformers import Dinov2Model
 
 from promptccd.data.options import ViewOptions
-from promptccd.data.randomness import torch_generator
 from promptccd.methods import LOSSES, method_named
 from promptccd.models import load_model
 from promptccd.runs import train_run
@@ -26,7 +24,7 @@ from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import TINY_HEAD
 from tests.order_one import drawn, lively_backbone
 from tests.training.reference import NATIVE, HappyReference, Reference, SimGCDReference
-from tests.training.reference_networks import PARTS, POOL, Networks
+from tests.training.reference_networks import PARTS, POOL
 
 Values = dict[str, Any]
 Weights = dict[str, Tensor]
@@ -196,11 +194,3 @@ def test_parameters_equal_those_of_the_reference(method: str, folder: Path, tmp_
     assert_equal_to(reference_of(method, folder), tmp_path / "run")
     shown = {name for epoch in read_history(tmp_path / "run") for name in epoch.losses}
     assert shown <= {**LOSSES, **method_named(recipe.model.variant).losses}.keys()  # titles of their curves
-
-
-def test_the_networks_of_the_reference_are_the_backbone(folder: Path) -> None:
-    backbone = Dinov2Model.from_pretrained(folder / "backbone").double().eval()
-    pixels = torch.randn(2, 3, 32, 32, generator=torch_generator("pixels"), dtype=torch.float64)
-    expected = backbone(pixels).last_hidden_state
-    nets = Networks(backbone, SimpleNamespace())
-    torch.testing.assert_close(nets.run(nets.pretrained, nets.embed(pixels))[0], expected)

@@ -22,7 +22,6 @@ from promptccd.models.backbone import (
     blocks_of,
     class_attention,
     class_row,
-    class_token,
     draw_truncated_normal,
     patch_count,
     patch_features,
@@ -238,7 +237,8 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         with torch.set_grad_enabled(torch.is_grad_enabled() and attached):
             attention = class_attention(self.backbone, entering, self.last_block(), rotation)
         prompted_tokens, selection, logits = self._prompted(tokens, attention, self.pools)
-        features = class_token(self.backbone, prompted_tokens, rotation)
+        passed = run_prefix(self.backbone, prompted_tokens, rotation)
+        features = class_row(self.backbone, passed, rotation=rotation)
         output = PartPromptOutput(
             features=features,
             bottleneck=self.head(features) if project else None,

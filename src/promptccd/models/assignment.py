@@ -76,10 +76,6 @@ class CategorySpread:
         nearest = (squared * (self.typical / self.spreads.to(squared))).amin(1).sqrt()
         return torch.sigmoid(self.slope * (self.border - nearest))
 
-    def shares(self, squared: Tensor) -> Tensor:
-        """Probability ``(N, C)`` of each category for images of any of these categories, given `squared` ``(N, C)``."""
-        return torch.softmax(-squared.sqrt() / self.temperature, dim=1)
-
 
 @dataclass(frozen=True, eq=False)
 class CategoryGaussians:
@@ -284,7 +280,8 @@ def _distances(
         squared = squared_distances(features.to(prototypes.dtype), prototypes)
         return squared, torch.softmax(-squared / temperature, dim=1), squared.new_ones(len(squared))
     squared = spread.squared(features, prototypes)
-    return squared, spread.shares(squared), spread.known_probability(squared)
+    shares = torch.softmax(-squared.sqrt() / spread.temperature, dim=1)
+    return squared, shares, spread.known_probability(squared)
 
 
 def nearest(

@@ -131,14 +131,6 @@ def class_row(
     return final_norm(backbone)(row)
 
 
-def class_token(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
-    """The [CLS] feature ``(B, D)`` after the final norm, of tokens ``(B, T, D)`` that enter block 0.
-
-    Without prompts it equals ``backbone(...).last_hidden_state[:, 0]``. `rotation` is that of `embed`.
-    """
-    return class_row(backbone, run_prefix(backbone, tokens, rotation), rotation=rotation)
-
-
 def patch_features(
     backbone: PreTrainedModel, entering: Tensor, last_block: nn.Module, rotation: Rotation | None = None
 ) -> Tensor:

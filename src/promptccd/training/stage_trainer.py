@@ -277,7 +277,7 @@ class StageTrainer:
         totals = {"loss": torch.zeros((), device=device)}
         totals |= {name: value.to(device) for name, value in sums.items()}
         for step in range(first_step, self.steps):
-            losses = self.losses(forward, next(batches), planned[step], epoch, step)
+            losses = self.objective.losses(self._rows(forward, next(batches), planned[step], epoch, step))
             optimizer.zero_grad()
             self.accelerator.backward(losses["loss"])
             self.objective.adjust_gradients(epoch)
@@ -297,12 +297,6 @@ class StageTrainer:
                 self.callbacks.end_epoch(record)
             self._save_where_due(optimizer, epoch, step, totals)
         self._loss = self._finite(totals["loss"], epoch) / max(1, self.steps)
-
-    def losses(
-        self, forward: Forward, pixels: Tensor, indices: np.ndarray, epoch: int, step: int
-    ) -> dict[str, Tensor]:
-        """The losses of a step: `forward` is the model as Accelerate wrapped it, which synchronises gradients."""
-        return self.objective.losses(self._rows(forward, pixels, indices, epoch, step))
 
     def _rows(self, forward: Forward, pixels: Tensor, indices: np.ndarray, epoch: int, step: int = 0) -> Rows:
         view, prompted = self.evaluation_view, self.objective.prompted(epoch)
