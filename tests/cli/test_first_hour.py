@@ -17,15 +17,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def test_the_command_alone_shows_what_there_is(capsys):
-    with pytest.raises(SystemExit) as left:
-        main([])
-    assert left.value.code == 0
-    assert "usage: promptccd" in capsys.readouterr().out
-
-
-def test_python_runs_the_package_as_the_command():
+def test_python_runs_the_package_as_the_command_which_alone_shows_what_there_is():
     assert ended(sys.executable, "-m", "promptccd", "--version").stdout.startswith("promptccd ")
+    alone = ended(sys.executable, "-m", "promptccd")
+    assert alone.returncode == 0 and "usage: promptccd" in alone.stdout
 
 
 @pytest.fixture

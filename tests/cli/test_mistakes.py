@@ -162,7 +162,7 @@ MISTAKES = [
     ("split tiny.yaml --dataset ./nowhere", "Nothing is at './nowhere'"),
     ("train --config tiny.yaml --backbone ./nowhere", "backbone './nowhere'"),
     ("predict {stage} C:\\\\Users\\\\me\\\\photos", "Nothing is at"),
-    ("predict {stage} nothing", "No files to predict"),
+    ("predict {stage} my_photos --image_roots nowhere", "Nothing is at"),
     ("explain {stage} texts/notes.txt --out new", "Cannot read"),
     ("split lines", "is not YAML", "a folder or table of images"),
     ("discover {stage} https://example.org/a.zip --out new", "https://example.org/a.zip"),

@@ -20,7 +20,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.reports import RayEngine, SlurmEngine, SweepCell, run_sweep
 from promptccd.reports.engines import Job
 from tests.messages import TEXT
-from tests.processes import ended, owner_number
+from tests.processes import ended, eventually, owner_number
 from tests.runs.test_sweep import hashes, plan
 
 
@@ -117,8 +117,7 @@ def test_without_slurm_or_a_cluster_nothing_is_started(tmp_path: Path, monkeypat
 
 def strike(place: Path, number: int) -> None:
     """Send a signal to who trains a cell, once it has saved a state."""
-    while not list(place.glob("resume/stage*")):
-        time.sleep(0.02)
+    eventually(lambda: [*place.glob("resume/stage*")], 600)
     os.kill(owner_number(place / ".lock-owner"), number)
 
 
@@ -162,8 +161,7 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def remove_a_node(place: Path) -> bool:
     """Kill what is a node of Ray, with all that runs there, where a cell is at work; not the first node."""
-    while not list(place.glob("resume/stage*")):
-        time.sleep(0.02)
+    eventually(lambda: [*place.glob("resume/stage*")], 600)
     worker = psutil.Process(owner_number(place / ".lock-owner"))
     node = next(each for each in worker.parents() if each.name() == "raylet")
     if "--head" in node.cmdline():

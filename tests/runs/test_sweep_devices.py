@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -101,14 +102,9 @@ def says(recipe: Recipe) -> None:
     logging.getLogger("promptccd").info("noted")
 
 
-def has_no_data(recipe: Recipe) -> None:
-    """CellWork that fails for a reason a person can mend."""
-    raise DataError("nothing to read")
-
-
-def breaks(recipe: Recipe) -> None:
-    """CellWork with a mistake in it."""
-    raise KeyError("nowhere")
+def fails_with(error: Exception, recipe: Recipe) -> None:
+    """CellWork that fails for a reason a person can mend, or by a mistake in it."""
+    raise error
 
 
 def in_a_process(recipe: Recipe, work: CellWork, log: Path, folder: Path) -> int:
@@ -128,9 +124,9 @@ def in_a_process(recipe: Recipe, work: CellWork, log: Path, folder: Path) -> int
     ("work", "code", "said"),
     [
         (says, 0, ["1 in {folder}\nnoted\n"]),
-        (has_no_data, 2, ["DataError: nothing to read\n"]),
+        (partial(fails_with, DataError("nothing to read")), 2, ["DataError: nothing to read\n"]),
         (
-            breaks,
+            partial(fails_with, KeyError("nowhere")),
             1,
             ["This is a bug, or the machine ran out of something:\nTraceback", "KeyError: 'nowhere'\n"],
         ),

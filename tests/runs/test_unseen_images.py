@@ -72,10 +72,7 @@ def test_a_test_split_without_a_category_is_told(own):
     data = DataArguments(dataset=str(own), class_blocks=[2, 1])
     assert cut(data, "test").categories == ("kind 0", "kind 1", "kind 2")
     shutil.rmtree(own / "test" / "kind 2")
-    with pytest.raises(
-        DataError,
-        match=TEXT["split-test-of-sum-to-3"],
-    ):
+    with pytest.raises(DataError, match=TEXT["split-test-of-sum-to-3"]):
         cut(data, "test")
 
 

@@ -3,9 +3,7 @@
 import argparse
 import logging
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from promptccd import discovery
@@ -32,6 +30,8 @@ from promptccd.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 
+# Options that a session has too.
+_OF_SESSION = ("seed", "workers", "precision", "batch_size", "near_duplicates")
 LIKEST = 2  # number of most similar categories printed for unassigned images
 
 # Kinds of categories, in the words of the page.
@@ -102,32 +102,17 @@ def discover_command(options: argparse.Namespace) -> None:
     adaptation = None
     if options.adapt:
         adaptation = AdaptationOptions(options.epochs, options.batch_size or AdaptationOptions.batch_size)
-    start: Callable[..., discovery.DiscoverySession]
+    own = {name: getattr(options, name) for name in _OF_SESSION} | reading_of(options, options.limit)
     if options.features is None:
-        opened = {"device": options.device, "max_model_bytes": options.max_model_bytes}
-        start, source = partial(discovery.DiscoverySession.open, options.model, **opened), options.images
+        own |= {"device": options.device, "max_model_bytes": options.max_model_bytes}
+        session, source = discovery.DiscoverySession.open(options.model, **own), options.images
     else:
         features = discovery.GivenFeatures.read(options.features, options.items)
-        start = partial(discovery.DiscoverySession.from_features, features)
+        session = discovery.DiscoverySession.from_features(features, **own)
         source = options.pictures or options.items or options.features
-    session = start(
-        seed=options.seed,
-        **reading_of(options, options.limit),
-        workers=options.workers,
-        precision=options.precision,
-        batch_size=options.batch_size,
-        near_duplicates=options.near_duplicates,
-    )
+    settings = {"num_categories": options.num_categories, "adaptation": adaptation, "exports": options.export}
     with StopRequest() as stop:
-        result = discovery.discover(
-            session,
-            source,
-            options.out,
-            num_categories=options.num_categories,
-            adaptation=adaptation,
-            exports=options.export,
-            stop=stop,
-        )
+        result = discovery.discover(session, source, options.out, stop=stop, **settings)
     show(options, _plain(result), lambda: _summary(result))
     logger.info("Written: %s", ", ".join(str(path) for path in result.paths))
     for line in (line for each in result.exports for line in each.lines()):

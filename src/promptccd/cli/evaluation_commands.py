@@ -20,12 +20,7 @@ from promptccd.cli.options import (
 )
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.evaluation.protocol_terms import (
-    ESTIMATORS,
-    OUTCOMES,
-    PROTOCOLS,
-    options_by_protocol,
-)
+from promptccd.evaluation.protocol_terms import ESTIMATORS, OUTCOMES, PROTOCOLS, options_by_protocol
 
 if TYPE_CHECKING:
     import pandas as pd

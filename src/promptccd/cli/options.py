@@ -191,11 +191,7 @@ def reading_of(options: argparse.Namespace, max_files: int | None = None) -> dic
     """
     from promptccd.images.rendering import Rendering  # here, so that help does not wait for numpy
 
-    try:
-        shown = {"given": options.window, "pages": options.pages, "fit": options.fit}
-        rendering = Rendering.from_dict(shown)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
+    rendering = Rendering.from_dict({"given": options.window, "pages": options.pages, "fit": options.fit})
     pixels = None if options.max_megapixels is None else options.max_megapixels * 10**6
     limits = IntakeLimits.of_person(max_files=max_files, max_pixels=pixels)
     return {"limits": limits, "rendering": rendering, "image_roots": options.image_roots}

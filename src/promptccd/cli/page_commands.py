@@ -58,7 +58,8 @@ def open_command(options: argparse.Namespace) -> None:
     out = folder if is_project else _place_beside(folder, options.out)
     if (url := pages.address_of(out)) is not None:
         print(f"{out} is open already: {url}", flush=True)
-        _show(url, options)
+        if not options.no_browser:
+            webbrowser.open(url)
         if not is_project:
             _find_groups(folder, out, options)
         return
@@ -159,15 +160,11 @@ def demo_command(options: argparse.Namespace) -> None:
 
 def _serve(server: "ServingThread", options: argparse.Namespace, farewell: str) -> None:
     """Serve until Ctrl-C or SIGTERM; each releases the resources of the page."""
-    _show(server.url, options)
+    if not options.no_browser:
+        webbrowser.open(server.url)
     try:
         server.wait()
     except KeyboardInterrupt:
         print(farewell, flush=True)
     finally:
         server.close()
-
-
-def _show(url: str, options: argparse.Namespace) -> None:
-    if not options.no_browser:
-        webbrowser.open(url)

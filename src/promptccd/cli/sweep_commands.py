@@ -346,30 +346,23 @@ def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """``key=v1,v2`` of ``--set`` as values by ``section.field``."""
-    settings: dict[str, list[Any]] = {}
+    """``key=v1,v2`` of ``--set`` as values by ``section.field``; a key is that or, as an option, ``field``."""
+    settings, types = dict[str, list[Any]](), known_fields()
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals:
             raise ConfigurationError(f"Expected --set KEY=V1,V2, got {text!r}.")
-        name, hint = _field(key)
-        if name in settings:
+        named = [name for name in types if key in (name, name.partition(".")[2])]
+        if not named:
+            hint = did_you_mean(key, [*types, *(name.partition(".")[2] for name in types)])
+            raise ConfigurationError(
+                f"Unknown key of --set {key!r}.{hint} `promptccd train --help-all` lists the fields."
+            )
+        if (name := named[0]) in settings:
             raise ConfigurationError(f"--set gives {name} twice: put all its values into one, {key}=V1,V2.")
         try:
             found = read_yaml(f"[{values}]")
         except ValueError as error:
             raise ConfigurationError(f"Expected --set {key}=V1,V2, got {values!r}: {error}") from error
-        settings[name] = [read_value(name, each, hint) for each in found]
+        settings[name] = [read_value(name, each, types[name]) for each in found]
     return settings
-
-
-def _field(key: str) -> tuple[str, Any]:
-    """Full name and type of a field, by that name or, as on the command line, by its own."""
-    types = known_fields()
-    named = [name for name in types if key in (name, name.partition(".")[2])]
-    if not named:
-        hint = did_you_mean(key, [*types, *(name.partition(".")[2] for name in types)])
-        raise ConfigurationError(
-            f"Unknown key of --set {key!r}.{hint} `promptccd train --help-all` lists the fields."
-        )
-    return named[0], types[named[0]]

@@ -93,16 +93,13 @@ def recipes_command(options: argparse.Namespace) -> None:
         raise ConfigurationError(
             f"No recipe is called {options.word!r}.{hint} `promptccd recipes` lists the recipes."
         )
-    show(options, rows, lambda: "\n".join(_named(rows) if options.word else _parts(rows)))
+    named = {row["name"]: f"{row['trains']} | {row['on']}" for row in rows}
+    show(options, rows, lambda: "\n".join(_lines(named) if options.word else _parts(rows)))
 
 
 def _row(name: str, method: Path, data: Path) -> dict[str, str]:
     texts = {"trains": summary_of(method), "on": summary_of(data)}
     return {"name": name, "method": method.stem, "data": data.stem, **texts}
-
-
-def _named(rows: Sequence[dict[str, str]]) -> list[str]:
-    return _lines({row["name"]: f"{row['trains']} | {row['on']}" for row in rows})
 
 
 def _parts(rows: Sequence[dict[str, str]]) -> list[str]:

@@ -9,19 +9,11 @@ from huggingface_hub import HfApi
 from huggingface_hub.repocard import RepoCard
 
 from promptccd.errors import ConfigurationError, one_line, shown
-from promptccd.hub.push import (
-    CARD,
-    PushedRepository,
-    client,
-    hub_errors,
-    newest_commit,
-    push_files,
-    require_name,
-)
+from promptccd.hub.push import PushedRepository, client, hub_errors, newest_commit, push_files, require_name
 from promptccd.models import VARIANTS
 from promptccd.models.checkpoint import BUNDLED, CONFIGURATION, find_model
 from promptccd.models.configuration import BACKBONE_TYPES
-from promptccd.runs.card import BEGIN, END
+from promptccd.runs.card import BEGIN, CARD, END
 from promptccd.training.recipe import shipped
 
 logger = logging.getLogger(__name__)

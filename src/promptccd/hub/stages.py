@@ -18,10 +18,10 @@ from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.tables import BUILT_IN
 from promptccd.errors import ConfigurationError, DiskError
-from promptccd.hub.push import CARD, PushedRepository, client, hub_errors, push_files, require_name
+from promptccd.hub.push import PushedRepository, client, hub_errors, push_files, require_name
 from promptccd.images.clean import clean_image
 from promptccd.images.limits import SkippedFileError
-from promptccd.runs.card import BEGIN, END, hub_id_of, licence_on
+from promptccd.runs.card import BEGIN, CARD, END, hub_id_of, licence_on
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -153,12 +153,8 @@ def _stages_card(stages: StageStream, name: str) -> bytes:
         task_categories=["image-classification", "image-feature-extraction"],
         tags=["category-discovery", "continual-category-discovery", "continual-learning"],
         configs=[
-            {
-                "config_name": config,
-                "data_files": [{"split": "train", "path": f"{config}/train-*"}],
-                **({"default": True} if config == stage_config(0) else {}),
-            }
-            for config in configs
+            {"config_name": each, "data_files": f"{each}/train-*", "default": each == stage_config(0)}
+            for each in configs
         ],
         **licence,
     )

@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,19 +77,15 @@ def fetch_stages(name: str, run: RunDirectory) -> list[int]:
     missing = [stage for stage in range(int(match["stage"]) + 1) if not trusted(run.stage(stage))]
     for stage in missing:
         logger.info("Fetching stage %d of %s.", stage, match["recipe"])
-        at = "" if revision is None else f"@{revision}"
-        _fetch(f"{match['recipe']}-stage{stage}{at}", run.stage(stage))
+        wanted = f"{match['recipe']}-stage{stage}" + ("" if revision is None else f"@{revision}")
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / "stage"
+            download_stage(wanted, source)
+            if problems := [f"{link} is a link" for link in links_in(source)] or problems_of(source):
+                raise HubError(f"{wanted!r} is damaged: {'; '.join(problems)}. Push that stage again.")
+            (source / CHECKSUMS).unlink()  # `write_directory` writes it again
+            write_directory(run.stage(stage), partial(shutil.copytree, source, dirs_exist_ok=True))
     return missing
-
-
-def _fetch(name: str, target: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "stage"
-        download_stage(name, source)
-        if problems := [f"{link} is a link" for link in links_in(source)] or problems_of(source):
-            raise HubError(f"{name!r} is damaged: {'; '.join(problems)}. Push that stage again.")
-        (source / CHECKSUMS).unlink()  # `write_directory` writes it again
-        write_directory(target, lambda staging: shutil.copytree(source, staging, dirs_exist_ok=True))
 
 
 # Checking

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
+from promptccd.errors import ConfigurationError
 from promptccd.images.limits import BIT_DEPTHS, FITS, PAGES, SkippedFileError
 
 Window = tuple[float, float]  # the values that are black and white
@@ -80,12 +81,12 @@ class Rendering:
         """The rule from values that a stranger may have written.
 
         Raises:
-            ValueError: a value does not belong to a rule.
+            ConfigurationError: a value does not belong to a rule.
         """
         windows = {name: _as_window(values.get(name)) for name in ("integer", "real", "given")}
         for name, known in (("pages", PAGES), ("fit", FITS)):
             if (value := values.get(name)) not in (None, *known):
-                raise ValueError(f"Expected {name} to be in {', '.join(known)}, got {value!r:.50}.")
+                raise ConfigurationError(f"Expected {name} to be in {', '.join(known)}, got {value!r:.50}.")
         return cls(**windows, pages=values.get("pages"), fit=values.get("fit"))
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,10 +120,10 @@ def _as_window(value: Any) -> Window | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple) or len(value) != 2 or {*map(type, value)} - {int, float}:
-        raise ValueError(f"Expected a window of two numbers, got {value!r:.50}.")
+        raise ConfigurationError(f"Expected a window of two numbers, got {value!r:.50}.")
     low, high = value
     if not -_LARGEST_VALUE < low < high < _LARGEST_VALUE:
-        raise ValueError(f"Expected a window from a smaller to a larger number, got {value!r:.50}.")
+        raise ConfigurationError(f"Expected a window from a smaller to a larger number, got {value!r:.50}.")
     return low, high
 
 

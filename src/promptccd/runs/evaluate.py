@@ -129,7 +129,7 @@ class RunEvaluation:
             return None
         rows, batch_size, num_known = [], self.recipe.training.feature_batch_size, self.stages.num_known
         for stage, images in enumerate(self.images[1:], start=1):
-            model, view = self.load_stage(stage), self._view_of(stage)
+            model, view = self.load_stage(stage), load_view(self.run.stage(stage))
             assert model.part_labeller is not None
             share = routing_agreement(model.eval(), images, view, batch_size, self.num_workers)
             num_parts = model.part_labeller.num_parts
@@ -145,7 +145,9 @@ class RunEvaluation:
         if model.native_prompted is None:
             (features,) = self.features(stage, [images])
         else:
-            (features,) = self._features(model, self._view_of(stage), [images], model.native_prompted)
+            (features,) = self._features(
+                model, load_view(self.run.stage(stage)), [images], model.native_prompted
+            )
         predicted = model.assign_natively(features)
         return None if predicted is None else predicted.cpu().numpy()
 
@@ -155,7 +157,7 @@ class RunEvaluation:
         If training images differ in size, or are larger than the view, the pixels come from the view. All pixels
         are in memory.
         """
-        view = self._view_of(0)
+        view = load_view(self.run.stage(0))
         size, *others = {images[index].size for images in self.images for index in range(len(images))}
         as_in_view = others or 3 * math.prod(size) > view.num_bytes
 
@@ -173,7 +175,7 @@ class RunEvaluation:
 
     def frozen_backbone(self, protocol: str = "cacc", **options: str | None) -> ContinualScore:
         """A protocol on the backbone the run started from; arguments as in `evaluate`."""
-        view = self._view_of(0)
+        view = load_view(self.run.stage(0))
         model = initial_model(self.recipe, self.run).to(self.device)
         features = _of_no_stage(lambda images: self._features(model, view, [images], prompted=False)[0])
         return self._score(protocol, features, options)
@@ -236,7 +238,7 @@ class RunEvaluation:
         if not self._keep_features:
             self._kept = {place: values for place, values in self._kept.items() if place[0] == stage}
         if missing := [each for each in images if (stage, each) not in self._kept]:
-            found = self._features(self.load_stage(stage), self._view_of(stage), missing)
+            found = self._features(self.load_stage(stage), load_view(self.run.stage(stage)), missing)
             self._kept |= {(stage, each): values for each, values in zip(missing, found, strict=True)}
         return [self._kept[stage, each] for each in images]
 
@@ -250,9 +252,6 @@ class RunEvaluation:
             model = self.variant.from_pretrained(self.run.stage(stage), max_model_bytes=most_bytes)
             self._loaded = {stage: model.to(self.device)}
         return self._loaded[stage]
-
-    def _view_of(self, stage: int) -> EvaluationView:
-        return load_view(self.run.stage(stage))
 
     def _features(
         self,

@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 FROZEN, LEARNT = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
 WEIGHTS = "model*.safetensors*"  # pattern of the files with a model's weights, and of their index
-
 EXEMPLARS = "exemplars.json"
 
 
@@ -148,9 +147,8 @@ class AssignedImages:
     """Images of earlier stages with their present categories."""
 
     registry: CategoryRegistry | None  # after the last stage and its corrections; None before the first stage
-    ids: Sequence[
-        np.ndarray
-    ]  # per earlier stage, (N,); -1 for an image that a correction left without category
+    # Per earlier stage, (N,); -1 for an image that a correction left without category.
+    ids: Sequence[np.ndarray]
     labelled: Labelled = field(default_factory=Labelled)  # changes that later labels made
 
     def category_of(self, sample_id: int) -> int:

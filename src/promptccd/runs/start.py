@@ -210,15 +210,15 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
     for name in ("unlabelled", "labels"):
         if has_streams or name in data:
             before = getattr(recipe.data, name)
-            known = {os.path.realpath(os.path.expanduser(each)) for each in before or ()}
-            added = [
-                each
-                for each in data.get(name) or ()
-                if os.path.realpath(os.path.expanduser(each)) not in known
-            ]
+            known = {_real(each) for each in before or ()}
+            added = [each for each in data.get(name) or () if _real(each) not in known]
             data[name] = None if before is None and not added else [*(before or ()), *added]
     own = {"training": {"output_dir": str(run.path)}}
     return Recipe.from_dict(laid_over([recipe.to_dict(), own, {**changes, "data": data}]))
+
+
+def _real(place: str) -> str:
+    return os.path.realpath(os.path.expanduser(place))
 
 
 # The stages of a run
@@ -237,10 +237,6 @@ def stage_stream(data: DataArguments, seed: int) -> StageStream:
             )
         return StageStream.from_hub(facts.dataset)
     optional = tuple(each for each in BOTH if getattr(data, f"{each}_column") is None)  # of a benchmark
-    try:
-        rendering = Rendering.from_dict({"given": data.window, "pages": data.pages, "fit": data.fit})
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
     return StageStream.from_dataset(
         facts.dataset,
         cuts=data.resolved_cuts,
@@ -250,7 +246,7 @@ def stage_stream(data: DataArguments, seed: int) -> StageStream:
         layout=replace(data.layout, image=facts.image_column, label=facts.label_column, optional=optional),
         accept_new_labels=data.accept_new_labels,
         image_roots=data.image_roots or (),
-        rendering=rendering,
+        rendering=Rendering.from_dict({"given": data.window, "pages": data.pages, "fit": data.fit}),
         max_pixels=data.max_megapixels * 10**6,
         **{name: getattr(facts, name) for name in _CUT_BY},
     )
