@@ -33,7 +33,7 @@ def split_in(folder: Path) -> CategorySplit:
 
 
 @pytest.mark.fault(10)
-def test_a_run_of_format_1_is_read(golden: Path) -> None:
+def test_a_run_and_a_discovery_of_format_1_are_read(golden: Path, backbone_folder: Path) -> None:
     run = RunDirectory(golden / "run")
     assert (run.recipe.training.epochs, run.num_stages, run.manifest["seed"]) == (2, 2, 1)
     assert [row.stage for row in run.results.stages] == [1]
@@ -44,9 +44,6 @@ def test_a_run_of_format_1_is_read(golden: Path) -> None:
     assert (loaded[0].epoch, loaded[0].step, loaded[0].tensors["weight"].tolist()) == (3, 7, [0, 1, 2])
     assert loaded[1] == 1.5
 
-
-@pytest.mark.fault(10)
-def test_a_discovery_of_format_1_is_read(golden: Path, backbone_folder: Path) -> None:
     registry = registry_in(golden / "found")
     assert (registry.category(0).name, registry.category(1).name) == ("$(touch pwned)", "egret")
     with pytest.raises(RunError, match=TEXT["found-with-another-model"]):  # so that was read

@@ -1,18 +1,27 @@
-"""Features of a folder: those of the model, in order, each computed once, the same however a run ended."""
+"""Features: those of the model, in order, each computed once however a run ended; and those of another model."""
 
 import copy
+import hashlib
+import io
+import json
 import shutil
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from safetensors.numpy import save_file
 
+from promptccd.cli.main import main
 from promptccd.data.folders import FolderSource
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
+from promptccd.discovery import DiscoverySession, GivenFeatures, Project, SeenFiles, discover, save_checkpoint
 from promptccd.discovery.embedding import (
     Embedder,
     feature_space,
@@ -20,10 +29,13 @@ from promptccd.discovery.embedding import (
     model_fingerprint,
     resolve_precision,
 )
+from promptccd.discovery.exports.formats import export_project
+from promptccd.discovery.given_features import tile
 from promptccd.discovery.intake.reading import read_intake
-from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.errors import DivergedError, RunError
+from promptccd.discovery.project import ProjectView
+from promptccd.errors import DataError, DivergedError, RunError
 from tests.discovery.conftest import image_of
+from tests.discovery.stored import table_of
 from tests.messages import TEXT
 
 CPU = torch.device("cpu")
@@ -70,13 +82,17 @@ def counted(model):
     return counts
 
 
-def test_features_are_those_of_the_model_in_order(model, view, folder):
+@pytest.mark.fault(30)
+def test_features_are_those_of_the_model_in_order_and_weights_that_diverged_are_named(model, view, folder):
     found = embed_images(model, view, folder, precision="fp32")
     expected = expected_of(folder, view, lambda pixels: model(pixels).features)
     assert len(found) == 10
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
     assert torch.allclose(found.norm(dim=1), torch.ones(10))
     assert torch.equal(found, embed_images(model, view, folder, precision="fp32"))
+    model.backbone.layernorm.bias.data[0] = float("nan")
+    with pytest.raises(DivergedError, match=TEXT["are-not-numbers-such-as-those"]):
+        embed_images(model, view, folder)
 
 
 def test_cached_features_are_not_computed_again(model, counted, view, folder, tmp_path):
@@ -120,13 +136,6 @@ def test_what_an_interrupted_run_computed_is_kept(model, counted, view, folder, 
     assert sum(counted) == 8
     embed_images(model, view, folder, SeenFiles(tmp_path), batch_size=2)
     assert sum(counted) == 10
-
-
-@pytest.mark.fault(30)
-def test_weights_that_diverged_are_named_with_the_image(model, view, folder):
-    model.backbone.layernorm.bias.data[0] = float("nan")
-    with pytest.raises(DivergedError, match=TEXT["are-not-numbers-such-as-those"]):
-        embed_images(model, view, folder)
 
 
 def test_fingerprints_depend_on_what_features_depend_on(model, view):
@@ -191,3 +200,220 @@ def test_what_was_computed_before_an_end_changes_no_byte(model, counted, view, f
     counted.clear()
     assert torch.equal(embed_images(model, view, folder, SeenFiles(tmp_path)), whole)
     assert counted == [4]
+
+
+# Features that another model computed: sounds, texts and images become groups that last over weeks
+
+
+KINDS = ("sweep", "trill", "harmonic", "buzz")
+
+
+def week(number: int, kinds: Sequence[str], each: int) -> pd.DataFrame:
+    """Ids of sounds, which begin with their kind, and vectors."""
+    rng, axes = np.random.default_rng(number), np.eye(16)
+    names = [f"{kind} {number}-{place}.wav" for kind in kinds for place in range(each)]
+    rows = [axes[KINDS.index(name.split()[0])] + rng.normal(0, 0.1, 16) for name in names]
+    return pd.DataFrame({"id": names, "embedding": [row.astype(np.float32) for row in rows]})
+
+
+def purity(found: dict[str, int]) -> float:
+    """Share of the items that are of the most frequent kind of their category."""
+    kinds = pd.Series([name.split()[0] for name in found]).groupby([*found.values()])
+    return float(kinds.agg(lambda each: each.value_counts().iloc[0]).sum() / len(found))
+
+
+def assignments(out: Path) -> dict[str, int]:
+    return {row["file"]: int(row["category"] or -1) for row in table_of(out)}
+
+
+@pytest.mark.slow
+def test_items_without_images_are_grouped_over_weeks_and_keep_what_people_said(out, tmp_path, capsys):
+    ids = [*week(0, KINDS[:3], 25)["id"]]
+    for number, table in enumerate((week(0, KINDS[:3], 25), week(1, KINDS, 20))):
+        table.to_parquet(tmp_path / f"{number}.parquet")
+    count = ["--num_categories", "3"]
+    assert main(["discover", "--features", str(tmp_path / "0.parquet"), "--out", str(out), *count]) == 0
+    first = assignments(out)
+    assert [*first] == ids
+    assert purity(first) == 1
+
+    project, moved = Project(out), ids[0]
+    home = first[moved]
+    other = next(each for each in first.values() if each != home)
+    project.rename(home, "by hand")
+    assert main(["categories", str(out), "move", str(other), moved]) == 0
+    assert main(["discover", "--features", str(tmp_path / "1.parquet"), "--out", str(out)]) == 0
+    second = assignments(out)
+    assert "near-duplicates: 0 groups" in capsys.readouterr().out
+    assert purity({name: home for name, home in second.items() if home >= 0}) >= 0.9
+    new = {home for name, home in second.items() if name.split()[0] == "buzz"}
+    assert len(new) == 1 and not new & set(first.values()), "the new kind is one new category"
+
+    assert main(["export", str(out), "table", "--to", str(tmp_path / "exports")]) == 0
+    whole = pd.read_csv(tmp_path / "exports" / "table" / "assignments.csv").set_index("file")
+    assert len(whole) == len(ids) + 80
+    assert whole.loc[moved, "category"] == other
+    assert (whole.loc[ids[1:], "category"] == [first[each] for each in ids[1:]]).all()
+    assert "by hand" in set(whole["name"])
+    # The same items again, in another order: the same stage.
+    pd.read_parquet(tmp_path / "1.parquet")[::-1].to_parquet(tmp_path / "1.parquet")
+    assert main(["discover", "--features", str(tmp_path / "1.parquet"), "--out", str(out)]) == 0
+    assert assignments(out) == second
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> tuple[Path, list[str], np.ndarray]:
+    """Images of three colours with noise, and features of their colours."""
+    rng, names, rows = np.random.default_rng(0), [], []
+    (tmp_path / "photos" / "sub").mkdir(parents=True)
+    for number in range(30):
+        mean = np.eye(3)[number % 3] * 150 + 40
+        pixels = (mean + rng.normal(0, 25, (24, 24, 3))).clip(0, 255).astype(np.uint8)
+        names.append(f"{'sub/' if number % 2 else ''}{'rgb'[number % 3]} {number}.png")
+        Image.fromarray(pixels).save(tmp_path / "photos" / names[-1])
+        rows.append(pixels.reshape(-1, 3).mean(0) - 90)
+    return tmp_path / "photos", names, np.array(rows)
+
+
+def test_images_are_found_by_path_name_or_content_and_those_without_features_named(pictures, out, tmp_path):
+    folder, names, rows = pictures
+    hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    unit = GivenFeatures.of(rows).rows
+    in_full = {name: str(folder / name) for name in names}
+    for called in (str, lambda name: Path(name).name, lambda name: Path(name).stem, in_full.get, hashes.get):
+        intake, found = GivenFeatures.of(rows, [called(each) for each in names]).embed(folder, SeenFiles())
+        assert torch.equal(found, unit[[names.index(file.name) for file in intake.used]])
+    session = DiscoverySession.from_features(rows[::-1], names[::-1])
+    result = discover(session, folder, out, num_categories=3)
+    found = {Path(row.file).name[0]: row.category for row in result.rows}
+    assert len(set(found.values())) == 3
+    assert all(found[Path(row.file).name[0]] == row.category for row in result.rows)
+    assert (out / "discovery.html").is_file()
+    with pytest.raises(DataError, match="without a model"):
+        save_checkpoint(session, tmp_path / "stage")
+    session = DiscoverySession.from_features(rows[:20], names[:20])
+    with pytest.raises(DataError, match=TEXT["10-of-30-images-have-no"]):
+        discover(session, folder, out)
+
+
+def test_arrays_in_python_need_no_file(out, tmp_path):
+    rows = np.eye(4).repeat(6, 0) + np.random.default_rng(0).normal(0, 0.05, (24, 4))
+    result = discover(DiscoverySession.from_features(rows), None, out, num_categories=4)
+    assert [row.file for row in result.rows] == [str(row) for row in range(24)]
+    assert len({row.category for row in result.rows}) == 4
+    assert sorted(ProjectView(out).photos.names) == sorted(map(str, range(24)))
+    for name in ("folders", "sidecars", "publish"):
+        with pytest.raises(RunError, match=TEXT["without-image-files-export-it-in"]):
+            export_project(out, [name], tmp_path / "exports")
+    other = DiscoverySession.from_features(np.ones((3, 5)), ["a", "b", "c"])
+    with pytest.raises(Exception, match="another model"):
+        discover(other, None, out)
+
+
+def test_a_file_may_name_its_model_which_tells_features_of_one_width_apart(tmp_path):
+    rows, table = np.eye(4, dtype=np.float32), pd.DataFrame({"id": [*"abcd"], "features": [*np.eye(4)]})
+    for model in ("clip", "dino"):
+        table.attrs = {"model": model}
+        table.to_parquet(tmp_path / f"{model}.parquet")
+        np.savez(tmp_path / f"{model}.npz", features=rows, ids=[*"abcd"], model=model)
+        metadata = {"ids": json.dumps([*"abcd"]), "model": model}
+        save_file({"features": rows}, tmp_path / f"{model}.safetensors", metadata=metadata)
+    discover(DiscoverySession.from_features(tmp_path / "clip.npz"), None, tmp_path / "out", num_categories=2)
+    for suffix in (".npz", ".parquet", ".safetensors"):
+        discover(DiscoverySession.from_features(tmp_path / f"clip{suffix}"), None, tmp_path / "out")
+        with pytest.raises(RunError, match="another model"):
+            discover(DiscoverySession.from_features(tmp_path / f"dino{suffix}"), None, tmp_path / "out")
+
+
+def test_sounds_of_items_are_played_from_below_the_folder_of_their_table_alone(out, tmp_path):
+    wave, ids = b"RIFF\x00\x00\x00\x00WAVEfmt ", ["calls/a.wav", "../b.wav", "calls/c.txt", "calls/gone.wav"]
+    (tmp_path / "in" / "calls").mkdir(parents=True)
+    for name in ids[:3]:
+        (tmp_path / "in" / name).write_bytes(wave)
+    np.savez(tmp_path / "in" / "v.npz", features=np.eye(4), ids=np.array(ids))
+    session = DiscoverySession.from_features(tmp_path / "in" / "v.npz")
+    discover(session, None, out, num_categories=2)
+    photos = ProjectView(out).photos
+    assert sorted(photos.names) == sorted(ids)
+    for key, name in zip(photos.keys, photos.names, strict=True):
+        if name == ids[0]:
+            assert photos.original(key) == wave
+        else:
+            with pytest.raises(DataError):
+                photos.original(key)
+
+
+def test_every_format_gives_the_same_vectors(tmp_path):
+    rows, ids = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32), [*"abcde"]
+    np.save(tmp_path / "v.npy", rows)
+    np.savez(tmp_path / "v.npz", features=rows, ids=np.array(ids))
+    save_file({"features": rows}, tmp_path / "v.safetensors", metadata={"ids": json.dumps(ids)})
+    pd.DataFrame({"name": ids, "weight": 0.5, "vector": [*rows]}).to_parquet(tmp_path / "v.parquet")
+    pd.DataFrame({"id": ids, "vector": [*rows]}).set_index("id").to_parquet(tmp_path / "indexed.parquet")
+    wide = {"file": ids, "label": 1} | {f"f{k}": rows[:, k] for k in range(3)}
+    pd.DataFrame(wide).to_parquet(tmp_path / "wide.parquet")
+    items = tmp_path / "items.csv"
+    items.write_text("id,text\n" + "".join(f"{each},word {each}\n" for each in ids))
+    unit = torch.nn.functional.normalize(torch.from_numpy(rows))
+    for name in ("v.npz", "v.safetensors", "v.parquet", "indexed.parquet", "wide.parquet"):
+        found = GivenFeatures.read(tmp_path / name)
+        assert found.ids == tuple(ids) and torch.equal(found.rows, unit), name
+    assert GivenFeatures.read(tmp_path / "v.npy").ids == ("0", "1", "2", "3", "4")
+    listed = GivenFeatures.read(tmp_path / "v.npy", items)
+    assert (listed.ids, listed.texts[1]) == (tuple(ids), "word b")
+    items.write_text("id,text\ne,last\na,first\n")
+    some = GivenFeatures.read(tmp_path / "v.parquet", items)
+    assert some.ids == ("e", "a") and torch.equal(some.rows, unit[[4, 0]])
+    items.write_text("id\nz\n")
+    with pytest.raises(DataError, match=TEXT["1-items-have-no-features-in"]):
+        GivenFeatures.read(tmp_path / "v.parquet", items)
+
+
+class Trap:
+    """Would write a file when it is unpickled."""
+
+    def __init__(self, place: Path):
+        self.place = place
+
+    def __reduce__(self):
+        return Path.touch, (self.place,)
+
+
+def test_files_of_strangers_run_nothing_and_are_refused_in_one_line(tmp_path):
+    ran = tmp_path / "ran"
+    np.save(tmp_path / "pickle.npy", np.array([Trap(ran)], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "pickle.npz", features=np.array([Trap(ran)], dtype=object))
+    np.savez(tmp_path / "two.npz", one=np.ones((3, 2)), two=np.ones((3, 2)))
+    for name, rows in {
+        "nan": [[1.0, 2.0], [np.nan, 1.0]], "zero": [[1.0, 2.0], [0.0, 0.0]], "flat": np.ones(4), "text": [["a", "b"]],
+    }.items():  # fmt: skip
+        np.save(tmp_path / f"{name}.npy", np.array(rows))
+    for name, ids in {"twice": ["a", "b", "a"], "fewer": ["a", "b"]}.items():
+        np.savez(tmp_path / f"{name}.npz", features=np.eye(3), ids=np.array(ids))
+    pd.DataFrame({"id": ["a", "b"], "v": [[1.0, 2.0], [1.0]]}).to_parquet(tmp_path / "ragged.parquet")
+    pd.DataFrame({"id": ["a", "b"]}).to_parquet(tmp_path / "none.parquet")
+    for name, content in {
+        "damaged.parquet": b"PAR1 and no more", "damaged.safetensors": b"\xff" * 50, "damaged.npz": b"PK\x03\x04",
+        "words.npz": b"1,2\n3,4\n", "vectors.pt": b"",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+    reasons = {
+        "none.parquet": TEXT["0-tables-of-numbers-its-columns"],
+        "words.npz": TEXT["wordsnpz-cannot-be-read-it-contains"],
+        "features.npy": TEXT["nothing-is-at-features"],
+    }
+    for name in (*sorted(path.name for path in tmp_path.iterdir()), "features.npy"):
+        with pytest.raises(DataError, match=reasons.get(name)) as refused:
+            GivenFeatures.read(tmp_path / name)
+        assert "\n" not in str(refused.value)
+        assert name in str(refused.value) and "allow_pickle" not in str(refused.value)
+    assert not ran.exists()
+
+
+def test_no_two_ids_have_one_tile():
+    shown = {
+        tile(identity, text) for identity in ("a", "b", "a" * 99, "b" + "a" * 99) for text in ("", "t" * 500)
+    }
+    assert len(shown) == 8
+    with Image.open(io.BytesIO(tile("日本語 \ud800", "two\nlines"))) as image:
+        assert image.size == (256, 256)

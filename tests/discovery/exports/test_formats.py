@@ -351,7 +351,7 @@ def test_what_a_file_system_refuses_is_replaced_and_nothing_else(name: str, made
     assert len(made.encode()) <= MOST_BYTES
 
 
-def test_two_of_one_name_are_told_apart() -> None:
+def test_two_files_or_groups_of_one_name_are_told_apart() -> None:
     names = Names()
     assert [
         names.add("IMG_1.jpg", ["card A", "1a2b3c"]),
@@ -363,9 +363,6 @@ def test_two_of_one_name_are_told_apart() -> None:
     long = "ü" * 125 + ".jpg"
     first, second = names.add(long, ["card A"]), names.add(long, ["card A"])
     assert first == long and second.endswith(" (card A).jpg") and len(second.encode()) <= MOST_BYTES
-
-
-def test_groups_of_one_name_get_folders_of_their_own() -> None:
     made = folder_names(
         {7: "Heron", 3: "heron", 9: "a/b", 12: "a:b", 4: unicodedata.normalize("NFD", "Ä"), 5: "ä"}
     )

@@ -165,7 +165,7 @@ def test_every_file_gets_its_verdict_and_the_counts_add_up(corpus, intake):
 
 
 @pytest.mark.fault(25)
-def test_duplicates_are_listed_with_their_original(intake):
+def test_duplicates_are_listed_with_their_original_and_images_opened_again_without_metadata(intake):
     by_name = {file.name: file for file in intake.files}
     link, original = by_name["links/inside.png"], by_name["album/deep/er/plain.png"]
     assert link.duplicate_of == original.index
@@ -177,9 +177,6 @@ def test_duplicates_are_listed_with_their_original(intake):
     assert len({file.key for file in intake.used}) == len(intake.used)
     empty = by_name["zero.jpg"]
     assert (empty.duplicate_of, empty.key) == (None, "")
-
-
-def test_images_can_be_opened_again_without_metadata(intake):
     for file in intake.used:
         image_of(intake, file)
     turned = next(file for file in intake.used if file.name == "album/turned 6.jpg")

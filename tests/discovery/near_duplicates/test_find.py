@@ -135,6 +135,9 @@ def test_other_things_at_the_same_place_are_other_moments():
     dark = grey.point([level // 3 for level in range(256)])
     red, blue = (Image.merge("RGB", bands) for bands in ([grey, dark, dark], [dark, dark, grey]))
     assert moments_of([red, blue]) == [0, 1]
+    # A camera that turned: a third of the picture is as far as one moves it for the same photograph.
+    assert moments_of(bench_moments.pan(0.2, 2)(photograph(1, 400), SPAWN(0))) == [0, 0]
+    assert moments_of(bench_moments.pan(0.33, 2)(photograph(1, 400), SPAWN(0))) == [0, 1]
 
 
 def of_one_kind(count, seed=0):
@@ -209,12 +212,6 @@ def test_every_turn_has_its_way_back():
 
 def test_signs_with_other_numbers_are_other_pictures():
     assert moments_of([sign(5 * number) for number in range(12)]) == list(range(12))
-
-
-def test_a_camera_that_turned_away_by_half_shows_another_moment():
-    """A third of the picture is as far as one moves it for the same photograph."""
-    assert moments_of(bench_moments.pan(0.2, 2)(photograph(1, 400), SPAWN(0))) == [0, 0]
-    assert moments_of(bench_moments.pan(0.33, 2)(photograph(1, 400), SPAWN(0))) == [0, 1]
 
 
 # What a moment is to the grouping

@@ -1,7 +1,6 @@
 """The functions of the export formats: each fills a folder, and has the name of its format."""
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -10,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
-
-from PIL import Image
 
 from promptccd.discovery.exports.export_folder import (
     DIGITS,
@@ -26,6 +23,7 @@ from promptccd.discovery.exports.rows import AssignmentRow, assignments_csv, gro
 from promptccd.discovery.options import TABLE
 from promptccd.discovery.project.photos import Photos
 from promptccd.errors import DataError
+from promptccd.images.kinds import FIRST_BYTES, picture_kind
 
 
 def folders(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow]) -> Export:
@@ -64,14 +62,8 @@ def _write_original(photos: Photos, key: str, target: Path, *, needs_suffix: boo
         return ""
     content = photos.original(key)
     target.write_bytes(content)
-    if not needs_suffix:
-        return ""
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            kind = str(image.format).lower()
-    except Exception:  # Pillow raises a dozen kinds; the name says less then, and the picture is as it was
-        return ""
-    return {"jpeg": ".jpg", "mpo": ".jpg", "tiff": ".tif"}.get(kind, f".{kind}")
+    kind = picture_kind(content[:FIRST_BYTES]).lower() if needs_suffix else ""
+    return {"": "", "jpeg": ".jpg", "tiff": ".tif"}.get(kind, f".{kind}")
 
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

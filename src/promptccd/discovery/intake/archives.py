@@ -10,6 +10,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from promptccd import systems
 from promptccd.data.names import EITHER, code_page_of, display_name, system_reason, unsafe_reason
 from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.errors import DataError
-from promptccd.images.files import read_regular_file, too_large
+from promptccd.images.files import first_bytes, read_regular_file, too_large
 from promptccd.images.kinds import FIRST_BYTES, why_skipped
 from promptccd.images.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 
@@ -32,13 +33,9 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 def is_archive(path: str | os.PathLike[str]) -> bool:
     """Whether a regular file starts like a zip archive, whatever its name."""
-    try:
-        if not stat.S_ISREG(os.stat(path, follow_symlinks=False).st_mode):
-            return False
-        with open(path, "rb") as stream:
-            return stream.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
-    except (OSError, ValueError):
-        return False
+    with suppress(SkippedFileError):
+        return first_bytes(os.fspath(path), 4) in (b"PK\x03\x04", b"PK\x05\x06")
+    return False
 
 
 class ArchiveSource(ImageSource):
