@@ -83,13 +83,6 @@ def test_a_category_opens_for_enough_images_of_what_was_not_there(name):
     assert len(stream(centres, newest, before).opened().centres) == expected
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_known_category_may_come_more_often_pause_and_return(seed):
-    often, pauses = [100, *USUAL[1:]], [0, *USUAL[1:]]
-    assert not len(stream(world(seed), often, [USUAL] * 6, seed).opened().centres)
-    assert not len(stream(world(seed), USUAL, [USUAL] * 3 + [pauses] * 6, seed).opened().centres)
-
-
 def test_what_may_err_more_opens_more_and_says_so():
     one = stream(world(4), [*USUAL, 5], [USUAL] * 4)
     found = [one.opened(10.0**power) for power in range(-9, 5, 2)]

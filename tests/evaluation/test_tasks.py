@@ -18,7 +18,6 @@ from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
     clustering_accuracy,
-    continual_accuracy,
     separate_clustering_accuracy,
 )
 from promptccd.evaluation.protocols import SCORERS, ScoredImages, Task
@@ -97,25 +96,6 @@ def mixture_of(stage: int, asked: Any) -> np.ndarray:
     return mixture_until(stage).predict(features(stage, [asked])[0])
 
 
-def algorithm_1(images: ScoredImages, counts: Any = (2, 3, 4, 6), **options: Any) -> ContinualScore:
-    return continual_accuracy(
-        lambda stage: features(stage, images.images[: stage + 1]),
-        images.labels,
-        counts,
-        num_known=2,
-        **(OPTIONS | options),
-    )
-
-
-def test_protocols_of_algorithm_1_differ_in_images_reference_and_counts() -> None:
-    assert SCORERS["cacc"](SILENT) == algorithm_1(TRAINED)
-    assert SCORERS["gcd"](SILENT) == algorithm_1(TRAINED, accumulate=False)
-    assert SCORERS["inductive"](SILENT) == algorithm_1(UNSEEN)
-    assert SCORERS["unknown"](SILENT) == algorithm_1(TRAINED, TASK.estimate)
-    assert [row.count_range for row in SCORERS["unknown"](TASK).stages] == [(1, 99)] * 3
-    assert SCORERS.keys() == PROTOCOLS.keys()
-
-
 @pytest.mark.parametrize(
     "name", sorted(SCORERS.keys() - {"metagcd", "native", "c-gcd", "calibrated", "part-routing"})
 )
@@ -179,6 +159,10 @@ def test_a_protocol_of_native_predictions_needs_some() -> None:
             ConfigurationError, match=TEXT["rankstats-has-none-at-stage-choose"].format(stage)
         ):
             SCORERS[name](SILENT)
+
+
+def test_every_protocol_is_scored() -> None:
+    assert SCORERS.keys() == PROTOCOLS.keys()
 
 
 def test_a_model_without_parts_has_no_score_of_their_routing() -> None:

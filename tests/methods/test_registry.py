@@ -3,17 +3,15 @@
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from promptccd.errors import ConfigurationError
-from promptccd.methods import COMMON_PARTS, METHODS, Method, base, load_plugin, method_named, register
+from promptccd.methods import COMMON_PARTS, METHODS, Method, base, load_plugin, method_named
 from promptccd.training.recipe import sections_of, shipped_methods
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
-from tests.messages import TEXT
 
 
 def test_every_method_has_a_recipe_and_every_recipe_a_method() -> None:
@@ -24,14 +22,6 @@ def test_every_method_has_a_recipe_and_every_recipe_a_method() -> None:
     assert set(variants.values()) == set(METHODS)
     published = {name for each in METHODS.values() for name in (each.name, *each.published.values())}
     assert set(files) <= published
-
-
-def test_a_name_stands_for_one_method() -> None:
-    method = method_named("simgcd")
-    assert register(method) is method
-    with pytest.raises(ValueError, match=TEXT["there-is-a-method-simgcd-already"]):
-        register(replace(method, title="another"))
-    assert METHODS["simgcd"] is method
 
 
 def test_a_method_is_one_file_that_nothing_else_needs() -> None:

@@ -140,11 +140,8 @@ def test_numbers_of_categories_are_shared_but_by_a_method_that_counts(tmp_path: 
 
 @pytest.mark.moderate
 def test_a_trial_is_of_the_small_recipes_that_there_are(tmp_path: Path) -> None:
-    for name, wanted in (
-        ("main", {"cifar100", "caltech101"}),
-        ("unknown", {"cifar100"}),
-        ("spectrum", {"cifar100"}),
-    ):
+    small = {"main": {"cifar100", "caltech101"}, "unknown": {"cifar100"}, "spectrum": {"cifar100"}}
+    for name, wanted in small.items():
         places = dict.fromkeys(wanted) | ({"cub": None} if name == "unknown" else {})
         entries = plan(tmp_path, small=True, backbone=TABLES[name][0].backbone, places=places).entries(name)
         assert {entry.benchmark for entry in entries if entry.cells} == wanted

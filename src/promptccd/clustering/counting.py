@@ -288,9 +288,8 @@ class CountCalibration:
         margin = f"twice the error of {len(self.rates)} counts of left-out labelled categories"
         if self.error > UNRELIABLE:
             margin += f", {self.error:.0%} on average: unreliable"
-        return replace(
-            estimate, low=max(1, min(low, estimate.low)), high=max(high, estimate.high), margin=margin
-        )
+        low, high = max(1, min(low, estimate.low)), max(high, estimate.high)
+        return replace(estimate, low=low, high=high, margin=margin)
 
 
 def calibrate(

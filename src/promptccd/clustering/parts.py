@@ -134,11 +134,8 @@ def fit_part_labels(
     points = (projected - mean) / scale
 
     num_distinct = len((points / SMALLEST_SPREAD).round().unique(dim=0))
-    fits = {
-        number: _ordered_parts(points, is_object.flatten(), number, seed)
-        for number in numbers
-        if number <= num_distinct
-    }
+    possible = [number for number in numbers if number <= num_distinct]
+    fits = {number: _ordered_parts(points, is_object.flatten(), number, seed) for number in possible}
 
     def criterion(number: int) -> float:
         """min_{i != j} |k_i - k_j| * min_i |S_i| / max_j |S_j|."""

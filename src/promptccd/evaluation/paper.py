@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from operator import attrgetter
 from statistics import fmean
 from typing import NamedTuple
@@ -154,11 +155,8 @@ def _whole_numbers(accuracies: Sequence[float], old_images: float, new_images: f
     """Whether some numbers of right Old and New images give all three accuracies."""
     total, old, new = accuracies
     sums = set(_right_counts(total, old_images + new_images))
-    return any(
-        one + other in sums
-        for one in _right_counts(old, old_images)
-        for other in _right_counts(new, new_images)
-    )
+    pairs = product(_right_counts(old, old_images), _right_counts(new, new_images))
+    return any(sum(pair) in sums for pair in pairs)
 
 
 def _right_counts(percent: float, num_images: float) -> range:

@@ -124,10 +124,8 @@ def _cells(table: pd.DataFrame, name: str) -> list[str]:
     if name.endswith("_difference"):
         return list(map(signed, column))
     if name in FIGURES and "stage" in table:  # they have no average
-        return [
-            "" if stage == AVERAGE else text
-            for stage, text in zip(table["stage"], texts(table, name), strict=True)
-        ]
+        by_stage = zip(table["stage"], texts(table, name), strict=True)
+        return ["" if stage == AVERAGE else text for stage, text in by_stage]
     if pd.api.types.is_float_dtype(column):
         return texts(table, name)
     return column.fillna(ABSENT).astype(str).tolist()
@@ -163,10 +161,8 @@ def variant_table(groups: Mapping[str, Iterable[ContinualScore]]) -> pd.DataFram
         if any(score.as_published is not score for score in scores):
             matching = ", v1"
             add(f"{name}{matching}", [score.as_published for score in scores])
-        add(
-            f"{name}, {NATIVE_PREDICTION}{matching}",
-            [score.native for score in scores if score.native is not None],
-        )
+        native = [score.native for score in scores if score.native is not None]
+        add(f"{name}, {NATIVE_PREDICTION}{matching}", native)
     return pd.concat(tables, ignore_index=True)
 
 

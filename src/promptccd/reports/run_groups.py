@@ -109,9 +109,8 @@ class _Run:
         # The seed orders categories in other splits.
         if recipe.data.resolved.split_rule in (None, "mixed"):
             self.settings["data.fingerprint"] = run.manifest["data_fingerprint"]
-        self.baselines = str(
-            sorted(each for each in self.settings.items() if each[0].startswith(_OF_BASELINES))
-        )
+        deciding = [each for each in self.settings.items() if each[0].startswith(_OF_BASELINES)]
+        self.baselines = str(sorted(deciding))
 
 
 def _difference(runs: Sequence[_Run]) -> str | None:
