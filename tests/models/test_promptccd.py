@@ -176,9 +176,8 @@ def test_new_components_that_answer_and_new_categories_are_paired_one_to_one(mod
     assert model.config.native_categories == [9, 0, 5, 7]
     model.set_categories(axes[[2, 3, 4]], [5, 9, 7], list("bcd"))  # 0 is no more: the nearest one answers
     assert model.config.native_categories == [9, 5, 5, 7]
-    model.set_categories(
-        axes[[2, 3, 4, 5]], [5, 9, 7, 8], list("bcde")
-    )  # nothing of it was seen when it was fitted
+    # Nothing of 8 was seen when it was fitted.
+    model.set_categories(axes[[2, 3, 4, 5]], [5, 9, 7, 8], list("bcde"))
     assert model.config.native_categories == [9, 5, 5, 7]
 
 

@@ -132,9 +132,8 @@ def test_adapters_of_peft_are_trained_merged_and_loaded(
     adapters = {name: value.grad for name, value in model.named_parameters() if "lora_" in name}
     unchanged = [name for name, grad in adapters.items() if grad is None or not grad.any()]
     assert len(adapters) - len(unchanged) == 2 * 6 * 3
-    assert not unchanged or "branches" in dict(
-        model.get_base_model().named_children()
-    )  # the static one rests
+    # The static branch rests.
+    assert not unchanged or "branches" in dict(model.get_base_model().named_children())
     found = model(pixels, prompted=True).features
     assert (found - plain).abs().max() > 0.01
     model.save_pretrained(tmp_path)

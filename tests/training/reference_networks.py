@@ -119,22 +119,17 @@ class Networks:
 
     def part_labels(self, tokens: Tensor) -> Tensor:
         """Nearest centre of every pretrained patch ``(B, L)``; what scores 0.6 or less is set to zero."""
-        patches, (low, high) = (
-            self.run(self.pretrained, tokens)[0][:, 1:].float(),
-            self.parts_fit.object_range,
-        )
-        masked = patches * ((patches @ self.parts_fit.object_direction - low) / (high - low) > 0.6)[..., None]
-        points = (
-            masked @ self.parts_fit.projection - self.parts_fit.projection_mean
-        ) / self.parts_fit.projection_scale
-        return (points[:, :, None] - self.parts_fit.centres).norm(dim=-1).argmin(-1)
+        fit, patches = self.parts_fit, self.run(self.pretrained, tokens)[0][:, 1:].float()
+        low, high = fit.object_range
+        masked = patches * ((patches @ fit.object_direction - low) / (high - low) > 0.6)[..., None]
+        points = (masked @ fit.projection - fit.projection_mean) / fit.projection_scale
+        return (points[:, :, None] - fit.centres).norm(dim=-1).argmin(-1)
 
     def routed(self, w: Weights, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Eqs. 9 to 11: contextual patches ``(B, L, D)`` and routing logits ``(B, L, P)``."""
         alpha = self.run(w, tokens)[1][:, :, 0, 1:].transpose(1, 2)  # [CLS] to patches, (B, L, H)
-        alpha = (
-            alpha.detach() if not self.teacher else alpha
-        )  # attached for the anchor, which reads the logits
+        if not self.teacher:  # the anchor, which reads the logits, reaches the attention
+            alpha = alpha.detach()
         alpha = norm(w, "router.attention_projection.0", alpha, ROUTER_EPS)
         x = tokens[:, 1:] + F.gelu(linear(w, "router.attention_projection.1", alpha))
         x = norm(w, "router.norm", x, ROUTER_EPS)
@@ -155,13 +150,9 @@ class Networks:
         top = torch.einsum("bld,blmd->blm", unit(x.detach()), unit(w["pools.keys"])[part]).topk(
             self.model.prompts_per_patch
         )
-        chosen = torch.zeros(*part.shape, w["pools.keys"].shape[1], dtype=x.dtype).scatter(
-            -1, top.indices, 1.0
-        )
-        bias = (
-            torch.einsum("blm,blmsd->blsd", chosen, w["pools.values"][part]).mean(2)
-            / self.model.prompts_per_patch
-        )
+        pool = torch.zeros(*part.shape, w["pools.keys"].shape[1], dtype=x.dtype)
+        chosen = pool.scatter(-1, top.indices, 1.0) / self.model.prompts_per_patch
+        bias = torch.einsum("blm,blmsd->blsd", chosen, w["pools.values"][part]).mean(2)
         scaled = torch.cat([tokens[:, :1], tokens[:, 1:] * (1 + bias)], dim=1)
         return self.run(w, scaled)[0][:, 0], logits, (1 - top.values).sum(-1)
 

@@ -144,11 +144,7 @@ def test_those_next_to_the_mean_of_their_class_are_kept(read: list[StageImages])
 
 @pytest.mark.parametrize(
     ("options", "counts"),
-    [
-        ({}, [20, 7, 1]),
-        ({"exemplar_share": 1.0}, [20, 20, 2]),
-        ({"exemplar_share": 0.01}, [2, 1, 1]),
-    ],
+    [({}, [20, 7, 1]), ({"exemplar_share": 1.0}, [20, 20, 2]), ({"exemplar_share": 0.01}, [2, 1, 1])],
 )
 def test_how_many_of_a_class_are_kept(options: dict, counts: list[int], read: list[StageImages]) -> None:
     """No more than 20, nor than a share of its images, rounded up; 0.2 * 35 is 7, whatever floats make of it."""
@@ -198,12 +194,8 @@ def test_corrections_reach_the_labels() -> None:
     )
     category = dict(zip(samples, memory.category_ids.tolist(), strict=True))
     assert memory.labels(category.__getitem__).tolist() == memory.class_ids.tolist()
-    category |= {
-        16: 5,
-        13: 1,
-        11: 12,
-        10: -1,
-    }  # 8 was merged into 5, an image moved, 12 is new, and 10 is in none
+    # 8 was merged into 5, an image moved, 12 is new, and 10 is in none.
+    category |= {16: 5, 13: 1, 11: 12, 10: -1}
     assert memory.labels(category.__getitem__).tolist() == [-1, -1, 7, 1, 9, 7, 9]
 
 

@@ -98,9 +98,8 @@ def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
         assert not log.hazards
     monkeypatch.undo()
     assert on_gpu == trained(name, image_folder, tiny_backbone, tmp_path / "cpu", **options)
-    often = {
-        key: count for key, count in steps.items() if count > 2
-    }  # constants are copied for the first batch
+    # Constants are copied for the first batch.
+    often = {key: count for key, count in steps.items() if count > 2}
     assert not often or name in ONE_AT_A_TIME
 
 

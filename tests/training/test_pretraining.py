@@ -61,9 +61,8 @@ def test_weights_are_those_of_the_plain_loop() -> None:
         epochs=2, batch_size=4, warmup_epochs=1, learning_rate=0.01, weight_decay=0.5
     )
     found, again = (pretrain_backbone(images, CONFIG, options, seed=3).state_dict() for _ in range(2))
-    assert all(torch.equal(value, again[name]) for name, value in found.items()), (
-        "wherever the global state is"
-    )
+    # Wherever the global state is.
+    assert all(torch.equal(value, again[name]) for name, value in found.items())
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of("pretraining-weights", 3))
@@ -72,9 +71,8 @@ def test_weights_are_those_of_the_plain_loop() -> None:
     targets = _KernelComponents(pixels, 32, options, torch_generator("pretraining-targets", 3))
     optimizer = torch.optim.AdamW(backbone.parameters(), betas=(0.9, 0.98), weight_decay=0.5)
     mean, std = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])[..., None, None]
-    for number, rate in enumerate(
-        (0.005, 0.01 * math.cos(math.pi / 8) ** 2, 0.005, 0.01 * math.sin(math.pi / 8) ** 2)
-    ):
+    rates = 0.005, 0.01 * math.cos(math.pi / 8) ** 2, 0.005, 0.01 * math.sin(math.pi / 8) ** 2
+    for number, rate in enumerate(rates):
         epoch, step = divmod(number, 2)
         order = torch.randperm(6, generator=torch_generator("pretraining-order", 3, epoch))
         generator = torch_generator("pretraining-pictures", 3, epoch, step)
@@ -84,18 +82,15 @@ def test_weights_are_those_of_the_plain_loop() -> None:
         optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
         loss.backward()
-        length = math.sqrt(
-            sum(float(each.grad.square().sum()) for each in backbone.parameters() if each.grad is not None)
-        )
+        gradients = [each.grad for each in backbone.parameters() if each.grad is not None]
+        length = math.hypot(*(float(each.norm()) for each in gradients))
         assert length > 1  # so that it is shortened
-        for each in backbone.parameters():
-            if each.grad is not None:
-                each.grad /= length
+        for each in gradients:
+            each /= length
         optimizer.step()
     for name, value in backbone.state_dict().items():
-        if not name.endswith(
-            "k_proj.bias"
-        ):  # moves no answer: its gradient is rounding, which AdamW makes a step of
+        # It moves no answer: its gradient is rounding, which AdamW makes a step of.
+        if not name.endswith("k_proj.bias"):
             torch.testing.assert_close(found[name], value, rtol=1e-3, atol=2e-5)
 
 
