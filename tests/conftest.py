@@ -51,11 +51,7 @@ TINY_BACKBONE = {
     "image_size": 16,
     "patch_size": 8,
 }
-TINY_HEAD = {
-    "projection_hidden_size": 32,
-    "projection_bottleneck_size": 16,
-    "projection_output_size": 64,
-}
+TINY_HEAD = {"projection_hidden_size": 32, "projection_bottleneck_size": 16, "projection_output_size": 64}
 
 
 def pytest_collection() -> None:

@@ -118,12 +118,12 @@ def test_a_file_is_shown_by_the_program_of_each_system(platform, command, monkey
     ],
 )
 def test_network_drives_are_known(tmp_path, monkeypatch, kind, options, is_network):
-    mounts = [
-        ("/", "ext4", ""),
-        (str(tmp_path), kind, options),
-        (f"{tmp_path}/deep-and-elsewhere", "nfs", ""),
-    ]
-    found = [SimpleNamespace(mountpoint=place, fstype=kind, opts=opts) for place, kind, opts in mounts]
+    mounts = {
+        "/": ("ext4", ""),
+        str(tmp_path): (kind, options),
+        f"{tmp_path}/deep-and-elsewhere": ("nfs", ""),
+    }
+    found = [SimpleNamespace(mountpoint=at, fstype=what, opts=how) for at, (what, how) in mounts.items()]
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: found)
     assert systems.is_network_drive(tmp_path / "run") is is_network
     monkeypatch.setattr(psutil, "disk_partitions", refusing(errno.EACCES))

@@ -68,7 +68,6 @@ def categories(
 
 def listed(
     folder: Path,
-    name: str = "list.csv",
     head: str = "path,label",
     path: str = "photos/{}.png",
     labels: Iterable[str] = ("cat", "dog", "cat", "7", "12", "château"),
@@ -82,20 +81,17 @@ def listed(
         put(folder / "photos" / f"{number}.png", number)
         rows.writerow([path.format(number), *label.split(",")])
     text = stream.getvalue() + "".join(f"{each}\r\n" for each in more)
-    return put(folder / name, text.encode())
+    return put(folder / "list.csv", text.encode())
 
 
-def table(labels: Iterable[int], first: int = 0, paths: bool = False, **more: list[Any]) -> Dataset:
+def table(labels: Sequence[int], first: int = 0, **more: list[Any]) -> Dataset:
     """Rows with their images; columns `more` besides."""
-    values = list(labels)
-    images = [
-        {"bytes": picture(first + row), "path": f"{row}.png" if paths else None} for row in range(len(values))
-    ]
+    images = [{"bytes": picture(first + row)} for row in range(len(labels))]
     features = Features(
         {"image": ImageColumn(), "label": ClassLabel(names=["owl", "heron", "tit"])}
         | {name: Value("string") for name in more}
     )
-    return Dataset.from_dict({"image": images, "label": values, **more}, features=features)
+    return Dataset.from_dict({"image": images, "label": labels, **more}, features=features)
 
 
 def described(folder: Path, split: str, first: int = 0) -> Path:

@@ -12,13 +12,7 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 
 from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.views import (
-    EvaluationView,
-    TrainingViews,
-    _turned_crop,
-    build_image_processor,
-    normalise,
-)
+from promptccd.data.views import EvaluationView, TrainingViews, _turned_crop, build_image_processor, normalise
 from promptccd.images.rendering import Rendering
 from tests.images.test_decode import picture
 from tests.messages import TEXT

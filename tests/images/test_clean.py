@@ -16,8 +16,6 @@ WITHOUT_WORDS = {
     *("jfif", "jfif_version", "jfif_unit", "jfif_density", "adobe", "adobe_transform"),
     *("progressive", "progression", "loop", "background", "timestamp", "duration"),
 }
-
-
 THUMBNAIL = b"JFIF\0\1\1\0\0\1\0\1\1\1CAN" + MARKER.encode()  # a pixel, and then some
 
 

@@ -20,11 +20,6 @@ SCREEN = ImageCms.createProfile("sRGB")
 SRGB = ImageCms.ImageCmsProfile(SCREEN).tobytes()
 
 
-def named(profile: bytes) -> bytes:
-    """The profile with a person's name behind it."""
-    return profile + MARKER.encode()
-
-
 def like_a_tv(profile: bytes) -> bytes:
     """A space that is no standard one: the primaries of a profile with an exponent of 2.6."""
     at = profile.index(b"para")
@@ -55,7 +50,7 @@ PROFILES: dict[str, bytes] = {**STANDARD, "sRGB": SRGB, "a TV's": like_a_tv(STAN
     ],
 )
 def test_a_photograph_looks_here_and_exported_as_it_is_meant(space: str, codec: str) -> None:
-    content = saved(picture(180, 132), codec, named(PROFILES[space]))
+    content = saved(picture(180, 132), codec, PROFILES[space] + MARKER.encode())  # a person's name
     meant = as_a_managed_reader_shows(content)
     found = decode_image(content)
     assert found.verdict.status is Status.USED

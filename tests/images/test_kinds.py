@@ -8,15 +8,11 @@ from PIL import Image
 from promptccd.images.kinds import camera_raw_kind, is_picture, kind_of, picture_kind, why_skipped
 from tests.images.test_decode import encoded
 
-
-def saved(codec: str, **options: object) -> bytes:
-    return encoded(Image.new("RGB", (8, 8), "navy"), codec, **options)[:512]
-
-
+NAVY = Image.new("RGB", (8, 8), "navy")
 READ = {
-    **{codec: saved(codec) for codec in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "AVIF", "TIFF")},
+    **{codec: encoded(NAVY, codec)[:512] for codec in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "AVIF", "TIFF")},
     "TIFF ": b"MM\0*\0\0\0\x08",
-    "TIFF  ": saved("TIFF", big_tiff=True),
+    "TIFF  ": encoded(NAVY, "TIFF", big_tiff=True)[:512],
     "AVIF ": b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf",
     **{"PPM" + " " * number: b"P%d\n8 8\n" % number for number in range(1, 8)},
 }
