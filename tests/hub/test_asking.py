@@ -19,14 +19,10 @@ from promptccd.models import CheckpointError
 from promptccd.models.checkpoint import find_model, split_revision
 from promptccd.runs import RunDirectory, load_model, load_view
 from promptccd.runs.stage import FROZEN, LEARNT
-from tests.hub.server import PORTAL, Fault, Hub, Request
+from tests.hub.server import PORTAL, Fault, Hub
 from tests.messages import TEXT
 
 NAME = "user/run-stage3"
-
-
-def anything(_: Request) -> bool:
-    return True
 
 
 @pytest.fixture
@@ -133,7 +129,7 @@ def test_a_first_load_fetches_the_files_of_a_model_and_no_others(stage: str, hub
 def test_nothing_is_asked_where_nothing_is_to_be(
     warm: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    hub.plan(anything, Fault(silent=True), math.inf)
+    hub.plan(lambda met: True, Fault(silent=True), math.inf)
     if how == "HF_HUB_OFFLINE":
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     options = {"local_files_only": True} if how == "local_files_only" else {}
@@ -144,7 +140,7 @@ def test_nothing_is_asked_where_nothing_is_to_be(
 def test_a_hub_in_trouble_is_not_waited_for_if_the_cache_has_it(
     warm: str, hub: Hub, waits, trouble: str
 ) -> None:
-    hub.plan(anything, TROUBLES[trouble], math.inf)
+    hub.plan(lambda met: True, TROUBLES[trouble], math.inf)
     for name in (NAME, f"{NAME}@main"):
         began = time.monotonic()
         assert PromptCCDModel.from_pretrained(name).name_or_path == NAME
@@ -160,7 +156,7 @@ def test_a_tag_that_was_loaded_is_found_again(warm: str, hub: Hub) -> None:
     del repo.tags["v2"]
     with pytest.raises(OSError, match="Invalid rev id: v2"):
         find_model(f"{NAME}@v2")
-    hub.plan(anything, Fault(status=503), math.inf)
+    hub.plan(lambda met: True, Fault(status=503), math.inf)
     assert PromptCCDModel.from_pretrained(NAME, revision="v1").source.revision == repo.tags["v1"].sha
 
 

@@ -149,6 +149,7 @@ def test_stages_that_were_pushed_before_a_failure_are_named(run: RunDirectory, h
     with pytest.raises(HubError) as error:
         push_run(run)
     assert str(error.value).startswith("Pushed: user/run-stage0, user/run-stage1. Not pushed: planned (402).")
+    assert TEXT["nothing-local-is-lost"] in str(error.value)
     with pytest.raises(HubError, match="^Not pushed: "):
         push_run(run, stages=[2, 3])
     hub.clear_plans()

@@ -46,7 +46,7 @@ def test_stages_come_back_with_their_fingerprint(
         assert one.num_categories == other.num_categories
 
 
-def test_stages_without_images_are_refused(recipe: Path, hub: Hub) -> None:
+def test_stages_without_images_or_that_are_not_there_are_refused(recipe: Path, hub: Hub) -> None:
     published(recipe)
     name = "stage_1/train-00000-of-00001.parquet"
     table = read_table(BytesIO(hub.files("user/stages", "dataset")[name]))
@@ -54,6 +54,8 @@ def test_stages_without_images_are_refused(recipe: Path, hub: Hub) -> None:
     hub.add("user/stages", {name: stream.getvalue()}, kind="dataset")
     with pytest.raises(DataError, match=TEXT["stage-1-of-user-stages-has"]):
         StageStream.from_hub("user/stages")
+    with pytest.raises(DataError, match="user/nothing"):
+        StageStream.from_hub("user/nothing")
 
 
 def test_a_few_large_images_are_in_memory_at_a_time(
@@ -67,11 +69,6 @@ def test_a_few_large_images_are_in_memory_at_a_time(
         assert found.num_row_groups == -(-found.num_rows // per_group)
     labelled = read_table(BytesIO(files["stage_0/train-00000-of-00001.parquet"].data))
     assert set(labelled["label"].to_pylist()) == {0, 1}
-
-
-def test_what_is_not_there_is_named(hub: Hub) -> None:
-    with pytest.raises(DataError, match="user/nothing"):
-        StageStream.from_hub("user/nothing")
 
 
 def published(recipe: Path, *options: str) -> None:

@@ -152,7 +152,7 @@ def test_another_split_is_refused(
     shutil.copytree(trained_run, tmp_path / "run")
     with pytest.raises(SplitMismatchError):
         train_run(Recipe.from_dict(quick_values), stages=stages)
-    assert stage_hashes(tmp_path / "run") == stage_hashes(trained_run)
+    assert (tmp_path / "run/split.json").read_bytes() == (trained_run / "split.json").read_bytes()
 
 
 @pytest.mark.fault(8)

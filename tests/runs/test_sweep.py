@@ -77,9 +77,9 @@ def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path
 
 
 class Pretended(Engine):
-    """Cells end as a function says of their recipe and work, in threads of this process."""
+    """Cells end as a function says of their recipe and work, in threads of this process; by default as their work."""
 
-    def __init__(self, result: Callable[[Recipe, CellWork], int]):
+    def __init__(self, result: Callable[[Recipe, CellWork], int] = lambda recipe, work: work(recipe) or 0):
         self.given: list[tuple[CellWork, str]] = []
         self.result = result
 
@@ -87,11 +87,6 @@ class Pretended(Engine):
         values, asked, *_ = arguments
         self.given.append((asked, name))
         return Job(lambda: self.result(Recipe.from_dict(values), asked), lambda: None, lambda: None)
-
-
-def in_threads() -> Pretended:
-    """An engine that does the work of cells here."""
-    return Pretended(lambda recipe, work: work(recipe) or 0)
 
 
 @pytest.fixture
@@ -136,7 +131,7 @@ def test_a_cell_is_finished_when_it_is_whole_of_its_data_and_cleaned_up(begun: l
         states_of([replace(cell, recipe=longer)])
     cell.run.write("baselines.json", {"raw pixels": score})
     cell.run.write("score-native.json", score)
-    scorings, engine = [ProtocolScoring("cacc"), ProtocolScoring("native")], in_threads()
+    scorings, engine = [ProtocolScoring("cacc"), ProtocolScoring("native")], Pretended()
     result = run_sweep([cell], cell.path.parent, baselines=True, scorings=scorings, engine=engine)
     assert engine.given == [] and list(result.groups) == ["quick", "raw pixels"]
     assert scorings[1].stored(cell) == scorings[0].stored(cell) == cell.run.results.as_published
@@ -153,7 +148,7 @@ def test_a_cell_is_finished_when_it_is_whole_of_its_data_and_cleaned_up(begun: l
 @pytest.mark.moderate
 def test_what_is_trained_already_is_only_scored_and_that_once(begun: list[SweepCell], caplog) -> None:
     caplog.set_level("INFO")
-    out, engine = begun[0].path.parent, in_threads()
+    out, engine = begun[0].path.parent, Pretended()
     result = run_sweep(begun[:1], out, baselines=True, train=pytest.fail, engine=engine)
     assert engine.given == [(score_baselines, "baselines of quick-seed1")]
     assert TEXT["1-of-1-cells-are-finished"] in caplog.text

@@ -18,26 +18,22 @@ from promptccd.training.recipe import Recipe
 from tests.messages import TEXT
 
 
-def odd(values: dict, side: int = 18) -> dict:
-    """A recipe whose views have a side that the backbone's patches of 8 pixels do not divide."""
-    return values | {"views": {"image_size": side, "resize_size": 24}}
-
-
 def test_training_refuses_a_side_with_a_rim_before_anything_is_read(
     recipe_values: dict, tmp_path: Path
 ) -> None:
-    recipe = Recipe.from_dict(odd(recipe_values) | {"data": {"dataset": "no/such", "class_blocks": [2, 1]}})
+    """The backbone's patches have sides of 8 pixels."""
+    recipe_values["views"] = {"image_size": 18, "resize_size": 24}
+    recipe = Recipe.from_dict(recipe_values | {"data": {"dataset": "no/such", "class_blocks": [2, 1]}})
     with pytest.raises(ConfigurationError, match=TEXT["image-size-18-is-no-16"]):
         train_run(recipe)
     assert not Path(recipe.training.output_dir).exists()
-    require_whole_patches(Recipe.from_dict(odd(recipe_values, 24)))
+    recipe_values["views"]["image_size"] = 24
+    require_whole_patches(Recipe.from_dict(recipe_values))
 
 
 def test_discovery_says_what_a_published_view_leaves_out(tmp_path: Path, caplog) -> None:
-    folder, sizes = (
-        tmp_path / "backbone",
-        {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
-    )
+    folder = tmp_path / "backbone"
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     Dinov2Model(Dinov2Config(**sizes, image_size=28, patch_size=14)).save_pretrained(folder)
     _, view = load_embedder(folder)
     assert not caplog.messages

@@ -18,7 +18,7 @@ from promptccd.cli.options import (
     to_json,
     whole_number,
 )
-from promptccd.cli.tables import comparison_table, score_table, stream_table, table
+from promptccd.cli.tables import score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation.protocol_terms import ESTIMATORS, OUTCOMES, PROTOCOLS, options_by_protocol
 
@@ -139,7 +139,8 @@ def _print_together(options: argparse.Namespace, scores: Mapping[str, Scores]) -
         print(to_json(plain if len(plain) > 1 else next(iter(plain.values()))))
     elif compared:
         for name, by_row in scores.items():
-            print(f"{name}\n{comparison_table(by_row)}" if len(scores) > 1 else comparison_table(by_row))
+            averages = table(*evaluation.tables.average_grid(by_row))
+            print(f"{name}\n{averages}" if len(scores) > 1 else averages)
 
 
 @command(("promptccd.reports.report",), _REPORT, _DATA, PLUGIN)

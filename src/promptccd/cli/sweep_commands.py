@@ -22,7 +22,7 @@ from promptccd.cli.options import (
     whole_number,
 )
 from promptccd.cli.recipe_options import add_recipe_options, given_fields
-from promptccd.cli.tables import comparison_table, table
+from promptccd.cli.tables import table
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.options import read_value, read_yaml
 from promptccd.disk import make_inside, readable_size, write_file
@@ -186,7 +186,7 @@ def sweep_command(options: argparse.Namespace) -> None:
         "failures": dict(result.failures),
         "unfinished": dict(result.unfinished),
     }
-    compared = [comparison_table(groups)] if groups else []
+    compared = [table(*tables.average_grid(groups))] if groups else []
     show(options, record, lambda: "\n".join([*compared, *missing]))
     logger.info("Written: %s%s", out / "table.md", f", {out / 'report' / 'index.html'}" if groups else "")
     _require_whole(result)

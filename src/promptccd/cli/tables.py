@@ -43,11 +43,6 @@ def stream_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{table(*reports.report.stream_grid(rows))}\nThe streams have no labels, so that no accuracy is known."
 
 
-def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
-    """Average All, Old and New by name; over several runs their mean and standard deviation (n - 1)."""
-    return table(*evaluation.tables.average_grid(scores))
-
-
 def parameter_table(counts: "Sequence[ParameterCount]") -> str:
     """Trained parameters at the first and at the last stage, and the sums."""
     rows = [[count.part, f"{count.labelled:,}", f"{count.unlabelled:,}"] for count in counts]

@@ -42,7 +42,6 @@ KEPT_METADATA = ("license",)  # metadata that keep the value that a person set
 _MOST_NAMES = 50
 # A marker counts only on a line of its own; a begin without an end belongs to a person's text.
 _BLOCK = re.compile(rf"^{BEGIN}$(?:(?!^{BEGIN}$)[\s\S])*?^{END}$", re.MULTILINE)
-_UNREADABLE = (ValueError, TypeError, yaml.YAMLError)  # what metadata raise that a person broke
 _TAGS = (
     "category-discovery", "continual-category-discovery", "continual-learning", "image-clustering", "prompt-learning",
 )  # fmt: skip
@@ -253,7 +252,7 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT_
     try:
         texts = [text.removeprefix("\ufeff").replace("\r\n", "\n") for text in (existing, generated)]
         card, new = map(RepoCard, texts)
-    except _UNREADABLE as error:
+    except (ValueError, TypeError, yaml.YAMLError) as error:
         raise RunError(
             f"The metadata at the top of the model card cannot be read: {one_line(error)} Correct it, or delete the "
             "card to get a new card."
