@@ -68,9 +68,9 @@ def expect_text(page: Page, text: str) -> None:
     expect(page.get_by_text(text).filter(visible=True).first).to_be_visible(timeout=PATIENCE)
 
 
-def opened(page: Page, server: Server) -> None:
+def opened(page: Page, url: str) -> None:
     page.set_default_timeout(PATIENCE)
-    page.goto(server.url)
+    page.goto(url)
     desk(page, ".card img").first.wait_for()
 
 
@@ -85,7 +85,7 @@ def give(page: Page, folder: Path) -> None:
 @pytest.mark.fault(41)
 def test_a_visit_from_first_to_last(visit: Visit, server: Server, photos: list[Path], tmp_path: Path) -> None:
     page = visit.page
-    opened(page, server)
+    opened(page, server.url)
     assert names(page)[:2] == [TEXT["group-0-name-it"], TEXT["group-1-name-it"]]
     desk(page, ".card .name").first.click()  # one click, and typing
     page.keyboard.type(HOSTILE)
@@ -113,15 +113,12 @@ def test_a_visit_from_first_to_last(visit: Visit, server: Server, photos: list[P
     desk(page, ".card").first.wait_for()
     assert "heron" in names(page)
 
-    for button in ("Photographs by group (zip)", "Model with these groups (zip)"):
+    for link in ("Photographs by group", "Model with these groups", "Table of files and groups"):
         with page.expect_download(timeout=PATIENCE) as waiting:
-            page.get_by_role("link", name=button).click()
+            page.get_by_role("link", name=link).click()
         shutil.copy(waiting.value.path(), tmp_path / waiting.value.suggested_filename)
-    with page.expect_download(timeout=PATIENCE) as waiting:
-        page.get_by_text("Table of files and groups (CSV)").click()
-    table = Path(waiting.value.path()).read_text(encoding="utf-8-sig")
-    assert "heron" in table and len(table.splitlines()) == 37
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["images.zip", "model.zip"]
+    assert {path.name for path in tmp_path.iterdir()} == {"images.zip", "model.zip", "groups.csv"}
+    assert "heron" in (tmp_path / "groups.csv").read_text(encoding="utf-8-sig")
 
     assert visit.complaints == []
     before = page.url
@@ -142,7 +139,7 @@ def test_a_visit_from_first_to_last(visit: Visit, server: Server, photos: list[P
 def test_a_window_of_its_own_keeps_to_its_policy_and_to_its_owner(browser: Browser, server: Server) -> None:
     mine, theirs = browser.new_context(), browser.new_context()
     page = mine.new_page()
-    opened(page, server)
+    opened(page, server.url)
     with mine.expect_page() as opening:
         desk(page, ".bar a.wide").click()
     own = watch(opening.value)
@@ -171,9 +168,7 @@ def test_a_window_of_its_own_keeps_to_its_policy_and_to_its_owner(browser: Brows
 def test_it_fits_and_shuts_nobody_out(browser: Browser, server: Server, theme: str, width: int) -> None:
     page = browser.new_page(viewport={"width": width, "height": 844}, reduced_motion="reduce")
     visit = watch(page)
-    page.set_default_timeout(PATIENCE)
-    page.goto(f"{server.url}?__theme={theme}")
-    desk(page, ".card img").first.wait_for()
+    opened(page, f"{server.url}?__theme={theme}")
     behind = page.locator("promptccd-desk").evaluate("each => getComputedStyle(each).backgroundColor")
     is_light = sum(map(int, re.findall(r"\d+", behind)[:3])) > 384
     assert is_light == (theme == "light")  # as the page around it

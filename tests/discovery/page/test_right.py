@@ -147,6 +147,11 @@ def test_the_range_is_what_bayes_rule_says(seed: int) -> None:
     assert share == pytest.approx(1 - np.median(both) / 160, abs=0.02)
     assert high == pytest.approx(1 - few / 160, abs=0.02)
     assert 0 <= (1 - many / 160) - low <= 0.03
+    share, low, high = share_right([(draws, 0)], 40)  # all were looked at: known but for errors
+    assert share == high == 1 > low >= 0.9
+    right = np.array([(False, 40 - number, 0) for number in range(30)], _DRAWS)
+    _, low, high = share_right([(right, 10)], 30)  # nothing was wrong: the range reaches all
+    assert high == 1 and low < 0.97
 
 
 @pytest.mark.moderate

@@ -24,7 +24,6 @@ from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import (
     AWAY,
-    IGNORED_IMAGE,
     LARGE_SIDE,
     NEWEST,
     PINNED,
@@ -150,11 +149,8 @@ def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp
     discover(DiscoverySession.open(tiny_backbone), album, found, num_categories=3)
     with served(found) as opened:
         window = Window(opened)
-        reply, groups = window.get("changed"), {each["id"]: each for each in window.get("state")["groups"]}
-        assert reply["new"] == [each for each in groups if groups[each]["origin"] == "new"] != []
-        grown = sum(after - before for _, before, after in reply["grown"])
-        assert sum(groups[each]["size"] for each in reply["new"]) + grown == EACH + 6
-        assert all(groups[each]["size"] == after > before for each, before, after in reply["grown"])
+        reply, groups = window.get("changed"), window.get("state")["groups"]
+        assert reply["new"] == [each["id"] for each in groups if each["origin"] == "new"] != []
         old = next(row for row, name in enumerate(window.get("names?from=0")) if name == "0-000.png")
         assert reply["moved"] == []
         edit = {"images": [old], "generation": window.get("state")["generation"], "to": reply["new"][0]}
@@ -255,23 +251,6 @@ def test_the_map_lays_like_beside_like_and_is_kept(window: Window, page: OpenPag
     assert kept.stat().st_mtime_ns == written
     kept.write_bytes(b"of no use...".ljust(12 + 8 * N))  # a map of as many other photographs
     assert np.array_equal(page.project.layout(), places)
-
-
-def test_what_is_set_aside_is_in_no_group_and_nothing_asks_about_it(window: Window) -> None:
-    group, _, _ = columns_of(window)
-    junk = window.get("state")["groups"][0]["id"]
-    rows = set(np.flatnonzero(group == junk).tolist())
-    assert window.do(do="set_aside", category=junk)[0] == 200
-    assert junk not in [each["id"] for each in window.get("state")["groups"]]
-    group, _, _ = columns_of(window)
-    assert set(np.flatnonzero(group == IGNORED_IMAGE).tolist()) == rows
-    asked = {each[name] for each in window.get("questions") for name in ("first", "second")}
-    assert asked
-    assert not rows & asked
-    why = window.get(f"why/{min(rows)}")
-    assert (why["group"], why["state"]) == (IGNORED_IMAGE, "pinned")
-    assert set(why["like"]) <= rows
-    assert junk not in [each["id"] for each in why["others"]]
 
 
 REFUSED = {
@@ -397,9 +376,8 @@ def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, 
     asked = window.get("questions")
     assert 0 < len(asked) <= 10
     assert all(group[each["second"]] == each["group"] and each["first"] != each["second"] for each in asked)
-    first, *rest = asked
-    left = window.get(f"questions?skip={first['first']}-{first['second']}")
-    assert first["first"] not in {each["first"] for each in left}
+    left = window.get(f"questions?skip={asked[0]['first']}-{asked[0]['second']}")
+    assert asked[0]["first"] not in {each["first"] for each in left}
     answer = {"do": "answer", "generation": state["generation"]}
     for each, same in zip(asked, [True, False] * 5, strict=False):
         assert window.do(**answer, first=each["first"], second=each["second"], same=same)[0] == 200
@@ -413,9 +391,8 @@ def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, 
 
 
 def test_examples_come_first_then_the_likest(reader: Window) -> None:
-    found = reader.get("alike?rows=5,3")
-    assert set(found["rows"][:2]) == {3, 5}
-    assert len(found["rows"]) == KINDS * EACH
+    found = reader.get("alike?rows=5,3")["rows"]
+    assert (set(found[:2]), len(found)) == ({3, 5}, N)
     home = reader.get("why/5")["group"]
     inside = reader.get(f"alike?rows=5&within={home}")["rows"]
     assert inside[0] == 5
