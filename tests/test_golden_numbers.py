@@ -237,9 +237,8 @@ def _in_stream(points: Points) -> Any:
 
 def _asked(points: Points) -> Any:
     found, _ = points.grouped(points.known, num_categories=6)
-    without = found.select(
-        (found.category_ids != 1).nonzero()[:, 0]
-    )  # no image of a group that others are close to
+    # No image of a group that others are close to.
+    without = found.select((found.category_ids != 1).nonzero()[:, 0])
     return pair_questions(found), pair_questions(without), suggest_split(points.free, seed=SEED)
 
 

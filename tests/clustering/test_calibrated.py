@@ -88,10 +88,8 @@ def test_the_fit_of_a_stream_is_the_formula(seed: int, likelier: int, loss: floa
     assert mixture.gaussians_.means.numpy() == pytest.approx(means, rel=1e-8)
     assert mixture.gaussians_.known_share == pytest.approx(share, rel=1e-9)
     weights = np.log(np.repeat([share / KNOWN, (1 - share) / NEW], [KNOWN, NEW]))
-    joint, even = (
-        weights + log_densities(points, means, mixture.gaussians_.temperature),
-        weights[-1] - weights[0],
-    )
+    joint = weights + log_densities(points, means, mixture.gaussians_.temperature)
+    even = weights[-1] - weights[0]
     chances = softmax(joint, axis=1)
 
     def recalled(balance: float) -> float:

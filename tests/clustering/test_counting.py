@@ -12,10 +12,8 @@ from tests.messages import TEXT
 
 
 def test_an_estimate_reads_as_a_range_which_another_count_stretches_and_a_given_one_stays_given():
-    assert (
-        str(CountEstimate(84, 80, 88, "k-means", TEXT["1-point-of-labelled-accuracy"]))
-        == TEXT["84-80-to-88-within-1"]
-    )
+    counted = CountEstimate(84, 80, 88, "k-means", TEXT["1-point-of-labelled-accuracy"])
+    assert str(counted) == TEXT["84-80-to-88-within-1"]
     estimate = CountEstimate(5, 4, 6, "split_merge", "x")
     for number, low, high in ((5, 4, 6), (2, 2, 6), (9, 4, 9)):
         assert estimate.including(number) == CountEstimate(number, low, high, "split_merge", "x")
@@ -35,9 +33,8 @@ def test_new_images_of_settled_categories_found_nothing_new(monkeypatch):
     fixed = groups.where(torch.arange(240) % 2 == 0, -1)
     estimate = estimate_by_split_merge(points, 6, fixed=fixed, seed=0)
     assert (estimate.count, estimate.low) == (6, 6)
-    monkeypatch.setattr(
-        counting, "_affordable_moves", lambda *given: (2, 3)
-    )  # merges and splits that cost little
+    # Merges and splits that cost little.
+    monkeypatch.setattr(counting, "_affordable_moves", lambda *given: (2, 3))
     wider = estimate_by_split_merge(points, 6, fixed=fixed, seed=0)
     assert (wider.count, wider.low, wider.high) == (6, 4, 9)
 

@@ -98,10 +98,8 @@ def test_labels_may_be_numbers_of_any_kind() -> None:
     fixed.setflags(write=False)
     assert SemiSupervisedKMeans(2).fit(fixed, [0, 0, 1, 1]).predict(fixed).tolist() == [0, 0, 1, 1]
     halves = torch.eye(4, dtype=torch.bfloat16)
-    assert SemiSupervisedKMeans(2).fit(halves, torch.tensor([0, 0, 1, 1])).predict(halves[2:]).tolist() == [
-        1,
-        1,
-    ]
+    of_halves = SemiSupervisedKMeans(2).fit(halves, torch.tensor([0, 0, 1, 1]))
+    assert of_halves.predict(halves[2:]).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -80,10 +80,8 @@ def sweep(points, labels, seed=0):
     ("regrouped", "moves"),
     [
         (lambda groups: groups.clamp(max=1), True),  # two blobs in one cluster
-        (
-            lambda groups: groups + ((groups == 2) & (torch.arange(120) % 2 == 0)),
-            True,
-        ),  # a blob in two halves
+        # A blob in two halves.
+        (lambda groups: groups + ((groups == 2) & (torch.arange(120) % 2 == 0)), True),
         (lambda groups: groups, False),
     ],
 )

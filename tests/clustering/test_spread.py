@@ -157,9 +157,8 @@ def test_how_sure_an_answer_is_only_labels_say() -> None:
     nobody = measured(rows, labelled=torch.zeros(480, dtype=torch.bool))
     assert nobody.temperature == sure.temperature
     placed = torch.where(labelled, -1, rows)
-    assert measured(placed, labelled=labelled).temperature == measured(placed).temperature, (
-        "of none that counts"
-    )
+    without = measured(placed, labelled=labelled)  # of none that counts
+    assert without.temperature == measured(placed).temperature
 
 
 def test_of_too_few_images_nothing_is_said() -> None:

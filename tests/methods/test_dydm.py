@@ -63,9 +63,8 @@ def test_a_stage_adds_the_images_that_the_discovery_classifier_calls_new(model, 
     assert (model.expansion.shape, model.readout.shape, model.config.num_memory) == ((32, 7), (7, 2), 2)
     expanded, before = torch.relu(points @ model.expansion), model.squares
     made = begun(DYDMObjective, model, points, count=4)
-    rows = torch.stack(
-        [-points.mean(0), points[1], points[0], -points.mean(0)]
-    )  # all but image 0 are of an old class
+    # All but image 0 are of an old class.
+    rows = torch.stack([-points.mean(0), points[1], points[0], -points.mean(0)])
     model.classifier.weight = torch.nn.Parameter(rows)
     own = model.classifier(points).argmax(1)
     assert own.tolist() == [2, *own[1:].tolist()]
