@@ -108,7 +108,11 @@ def left_in(out: Path) -> tuple[object, ...]:
 def test_a_second_run_opens_no_image_and_writes_the_same(run, album, out, tmp_path, is_packed):
     images = album
     if is_packed:
-        images = Path(shutil.make_archive(str(tmp_path / "zipped" / "album"), "zip", album))
+        images = tmp_path / "zipped" / "album.zip"
+        images.parent.mkdir()
+        with zipfile.ZipFile(images, "w") as packed:
+            for path in sorted(album.iterdir()):  # copies that follow at once may be decoded again
+                packed.write(path, path.name)
     cost = run(images)
     assert (cost.decoded, cost.embedded) == (18, 17)
     assert is_packed or len(set(cost.opened)) == 19

@@ -30,8 +30,7 @@ from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS, write_hosti
 from tests.discovery.stored import alter, table_of
 from tests.messages import TEXT
 
-KEPT = tuple(f"{PROJECT}/{name}" for name in ("project.json", "categories.sqlite"))
-WRITTEN = ("assignments.csv", "discovery.html", *KEPT)
+WRITTEN = ("assignments.csv", "discovery.html", f"{PROJECT}/project.json", f"{PROJECT}/categories.sqlite")
 ODD = 9  # a kind of which there is one picture at first
 
 

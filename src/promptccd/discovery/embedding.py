@@ -207,11 +207,11 @@ class Embedder:
                 self._store()
         computed = len(self._added)
         logger.info("Features: %d computed, %d from earlier runs.", computed, len(keys) - computed)
-        return intake, seen.features(self.space, keys)[0]
+        return intake, torch.from_numpy(seen.vectors(self.space, keys)[0])
 
     def has(self, key: str) -> bool:
         """Whether the feature of a picture is stored, or is about to be computed."""
-        return key in self._added or self._seen.has_feature(self.space, key)
+        return key in self._added or bool(self._seen.vectors(self.space, [key])[1][0])
 
     def add(self, file: IntakeFile, pixels: Tensor) -> None:
         """Add the view ``(3, S, S)`` of an image; errors as in `embed`."""

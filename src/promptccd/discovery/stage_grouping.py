@@ -72,10 +72,11 @@ class StageGrouping:
 
     def features(self, keys: Sequence[str]) -> dict[str, Tensor]:
         """Unit features by key, in the order of the keys, of images with features."""
-        rows, there = self.seen.features(self.space, keys)
-        if rows.shape[1] != self.registry.prototypes.shape[1]:
+        vectors, there = self.seen.vectors(self.space, keys)
+        if vectors.shape[1] != self.registry.prototypes.shape[1]:
             return {}
-        return {key: row for key, row, is_there in zip(keys, rows, there, strict=True) if is_there}
+        found = zip(keys, torch.from_numpy(vectors), there, strict=True)
+        return {key: row for key, row, is_there in found if is_there}
 
     def before(self, stage: int, num_new: int, ids: Sequence[int]) -> EarlierImages | None:
         """Images that came before a stage, near-duplicates once; `None` if they are too few for `num_new` images.

@@ -71,10 +71,10 @@ def test_everything_is_found_again(tmp_path: Path) -> None:
     assert found[1] is not None and found[1][1] is not None
     assert (found[1][1].key, found[1][1].taken, found[1][1].size) == (KEYS[1], DATES[1], (70_000, 2))
     assert seen.rendering == Rendering(integer=(0, 4095))
-    rows, there = seen.features("space", [*KEYS[:4], "a" * 64])
+    rows, there = seen.vectors("space", [*KEYS[:4], "a" * 64])
     assert rows.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [0, 0, 0]]
     assert there.tolist() == [True] * 4 + [False]
-    assert seen.has_feature("space", KEYS[0]) and not seen.has_feature("other", KEYS[0])
+    assert not seen.vectors("other", KEYS)[1].any()
     assert set(seen.small("thumbnail", DIGESTS)) == set(seen.small("miniature", DIGESTS)) == set(DIGESTS)
     pictures = pictures_in(tmp_path)
     assert set(pictures) == set(KEYS)
@@ -101,7 +101,7 @@ def test_pictures_that_another_rule_shows_are_decoded_again(tmp_path: Path) -> N
     assert seen.decoded(DIGESTS[3]) is not None
     seen.use(Rendering(given=(0, 255)))
     assert seen.decoded(DIGESTS[3]) is None
-    assert seen.features("space", KEYS[:4])[1].tolist() == [True, True, True, False]
+    assert seen.vectors("space", KEYS[:4])[1].tolist() == [True, True, True, False]
     assert SeenFiles(tmp_path, FIVE).rendering == Rendering(given=(0, 255))
     assert seen.known(stamp(1)) is not None
 
@@ -157,7 +157,7 @@ def test_values_of_a_stranger_end_in_one_sentence(tmp_path: Path, statement: str
     seen, refused = SeenFiles(tmp_path), 0
     for ask in (
         lambda: [seen.decoded(each) for each in DIGESTS], seen.pictures, lambda: seen.rendering,
-        lambda: seen.known(stamp(1)), lambda: seen.features("space", KEYS),
+        lambda: seen.known(stamp(1)), lambda: seen.vectors("space", KEYS),
     ):  # fmt: skip
         try:
             ask()

@@ -333,10 +333,6 @@ class SeenFiles:
 
     # Features
 
-    def has_feature(self, space: str, key: str) -> bool:
-        """Whether a feature of this picture is stored."""
-        return bool(self.vectors(space, [key])[1][0])
-
     def vectors(self, space: str, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Features of pictures ``(N, D)`` float32, zeros if missing; and ``(N,)`` bool, whether it is stored.
 
@@ -354,13 +350,6 @@ class SeenFiles:
                 matrix[row_of[key]], there[row_of[key]] = np.frombuffer(vector, "<f4"), True
         there &= np.isfinite(matrix).all(1)
         return matrix, there
-
-    def features(self, space: str, keys: Sequence[str]) -> "tuple[Tensor, np.ndarray]":
-        """The same, as a tensor."""
-        from torch import from_numpy  # a project is opened and corrected without torch
-
-        matrix, there = self.vectors(space, keys)
-        return from_numpy(matrix), there
 
     def store_features(self, space: str, keys: Sequence[str], features: "Tensor") -> None:
         """Store features ``(N, D)`` of pictures."""
