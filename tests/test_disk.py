@@ -21,13 +21,15 @@ from unittest import mock
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save, save_file
 
 from promptccd import systems
 from promptccd.disk import (
     make_folder,
     make_inside,
     open_to_change,
+    parsed_json,
     problems_of,
     read_file,
     readable_size,
@@ -347,6 +349,29 @@ def test_links_are_replaced_or_refused_and_never_followed(tmp_path: Path, target
     (folder / "sent" / "link").symlink_to(outside / target)
     with pytest.raises(RunError, match=TEXT["sent-link-leads-elsewhere"]):
         require_no_links(folder / "sent")
+
+
+@pytest.mark.fault(12)
+def test_saving_onto_what_is_mapped_leaves_it_whole(tmp_path: Path) -> None:
+    path = tmp_path / "one" / "tensors.safetensors"
+    alone: Callable[[bytes], None] = lambda content: write_file(path, content)  # noqa: E731
+    whole: Callable[[bytes], None] = lambda content: write_directory(  # noqa: E731
+        path.parent, lambda folder: (folder / path.name).write_bytes(content), replace=True
+    )
+    for write in (alone, whole):
+        write_directory(path.parent, fill, replace=True)
+        with safe_open(path, framework="pt") as mapped:
+            kept = mapped.get_tensor("weight")
+            write(save({"weight": kept + 1}))
+            assert kept.tolist() == mapped.get_tensor("weight").tolist() == [0, 1, 2, 3, 4, 5]
+        assert load_file(path)["weight"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert problems_of(path.parent) == []
+
+
+def test_json_that_is_nested_too_deeply_is_as_damaged_as_any_other() -> None:
+    for content, said in ((b"[" * 10**5, "nested too deeply"), ("{", "Expecting"), (b"\xff", "decode")):
+        with pytest.raises(ValueError, match=said):
+            parsed_json(content)
 
 
 # Who may write to a folder

@@ -201,11 +201,8 @@ class Hub:
             (datasets.config, "HF_ENDPOINT", self.url),
             (datasets.config, "HUB_DATASETS_URL", urls),
             (datasets.config, "HF_HUB_OFFLINE", False),
-            (
-                datasets.config,
-                "HF_DATASETS_CACHE",
-                home / "datasets",
-            ),  # where rows are looked for that were kept
+            # Where rows are looked for that were kept.
+            (datasets.config, "HF_DATASETS_CACHE", home / "datasets"),
         ]
 
     # For the routes -------------------------------------------------------------------------------------
@@ -254,11 +251,10 @@ class Hub:
         return Fault()
 
     def answer(self, request: Request) -> Reply:
+        method = "GET" if request.method == "HEAD" else request.method
         try:
-            for method, pattern, handler in ROUTES:
-                if method == request.method.replace("HEAD", "GET") and (
-                    match := pattern.fullmatch(request.path)
-                ):
+            for wanted, pattern, handler in ROUTES:
+                if wanted == method and (match := pattern.fullmatch(request.path)):
                     groups = {name: value and unquote(value) for name, value in match.groupdict().items()}
                     with self.lock:
                         return handler(self, request, **groups)

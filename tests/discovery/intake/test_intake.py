@@ -352,9 +352,8 @@ def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch):
 def ramp(top: int, seed: int = 0) -> np.ndarray:
     """Values up to a largest one, another picture for every seed."""
     coarse = np.random.default_rng(seed).integers(0, 256, (5, 7), dtype=np.uint8)
-    smooth = np.asarray(PilImage.fromarray(coarse).resize((48, 36), PilImage.Resampling.BICUBIC)).astype(
-        float
-    )
+    larger = PilImage.fromarray(coarse).resize((48, 36), PilImage.Resampling.BICUBIC)
+    smooth = np.asarray(larger).astype(float)
     return np.rint((smooth - smooth.min()) / np.ptp(smooth) * top).astype(np.uint16)
 
 
@@ -437,11 +436,9 @@ def test_features_page_and_exports_show_the_same_depth(deep: Path, out: Path, ti
         assert shown.decoding.rendering == session.current.intake.decoding.rendering == fresh.rendering
         row = shown.names.index("dim.tif")
         pixels = np.asarray(decode_image((deep / "dim.tif").read_bytes(), shown.decoding).image).astype(int)
-        large, cell = (
-            np.asarray(PilImage.open(io.BytesIO(shown.picture(row, side)))) for side in (1600, 320)
-        )
-        assert np.abs(large - pixels).max() < 12
-        assert np.abs(cell - pixels).mean() < 6
+        large, cell = (PilImage.open(io.BytesIO(shown.picture(row, side))) for side in (1600, 320))
+        assert np.abs(np.asarray(large) - pixels).max() < 12
+        assert np.abs(np.asarray(cell) - pixels).mean() < 6
         exported = [np.asarray(PilImage.open(path)) for path in (out / "publish").rglob("*.webp")]
         assert any(np.array_equal(each, pixels) for each in exported)
         shown.close()

@@ -236,6 +236,10 @@ def test_every_correction_is_on_the_disk_and_its_answer_says_what_changed(window
             assert np.array_equal(now[0], fresh.columns().group)
         revision = reply["revision"]
     assert len(set(states)) == len(states) - 1  # restored is as before it was set aside
+    assert window.ask("/api/export", {"kind": "table"})[0] == 200
+    aside = [each for each in table_of(project / "table") if each["status"] == "aside"]
+    assert len(aside) == sum(each.size for each in registry_in(project).aside) > 1
+    assert {each["confidence"] for each in aside} == {""}
 
 
 def test_the_map_lays_like_beside_like_and_is_kept(window: Window, page: OpenPage, project: Path) -> None:
