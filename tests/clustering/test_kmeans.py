@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from sklearn.cluster import KMeans
 
 from promptccd.clustering import kmeans as module
 from tests.messages import TEXT
@@ -155,6 +156,14 @@ def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes):
     means = [labelled[labels == each].mean(0) for each in range(num_classes)]
     expected = np.stack([starts_of(unlabelled, means, each) for each in draws])
     np.testing.assert_allclose(started.centres + problem.mean_point, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(("n_clusters", "spread"), [(10, 0.9), (30, 1.5)])
+def test_without_labels_as_good_as_scikit_learn(n_clusters, spread):
+    points = blobs([60] * 12, width=32, spread=spread)[0]
+    ours = AnchoredKMeans(n_clusters, n_init=20, random_state=0).fit(points)
+    theirs = KMeans(n_clusters, n_init=20, random_state=0).fit(points)
+    assert ours.inertia_ <= theirs.inertia_ * 1.001
 
 
 @pytest.mark.fault(29)

@@ -83,6 +83,13 @@ def test_a_category_opens_for_enough_images_of_what_was_not_there(name):
     assert len(stream(centres, newest, before).opened().centres) == expected
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_known_category_may_come_more_often_pause_and_return(seed):
+    often, pauses = [100, *USUAL[1:]], [0, *USUAL[1:]]
+    assert not len(stream(world(seed), often, [USUAL] * 6, seed).opened().centres)
+    assert not len(stream(world(seed), USUAL, [USUAL] * 3 + [pauses] * 6, seed).opened().centres)
+
+
 def test_what_may_err_more_opens_more_and_says_so():
     one = stream(world(4), [*USUAL, 5], [USUAL] * 4)
     found = [one.opened(10.0**power) for power in range(-9, 5, 2)]
@@ -141,6 +148,12 @@ def test_a_project_of_its_own_opens_what_is_new_and_lets_wait_what_fits_nowhere(
     truth = torch.arange(KINDS).repeat_interleave(20)
     assert (found[: len(truth)] == truth).float().mean() > 0.8
     assert (found == NO_CATEGORY).float().mean() < 0.15
+
+
+def test_a_number_that_is_given_is_obeyed_and_nothing_waits(known):
+    found, estimate = grouped(known, [*USUAL, 20], num_categories=KINDS + 2)
+    assert estimate.count == KINDS + 2
+    assert (found >= 0).all()
 
 
 def test_what_a_person_said_of_an_image_keeps_it_from_waiting(known):

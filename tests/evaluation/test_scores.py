@@ -12,7 +12,7 @@ import torch
 
 from promptccd.cli.tables import score_table as printed
 from promptccd.evaluation import ContinualScore, StageScore, labelled_categories, score_part_routing
-from promptccd.evaluation.accuracy import FIGURES
+from promptccd.evaluation.accuracy import FIGURES, normalised_mutual_information
 from promptccd.evaluation.tables import markdown, over_runs, score_table, text_grid
 from promptccd.reports.report import stage_table
 
@@ -168,3 +168,9 @@ def test_native_predictions_have_no_figures_of_another_grouping() -> None:
     table = stage_table({"ours": [score]}).set_index("variant")["nmi"]
     assert table["ours"] == pytest.approx(100.0)
     assert np.isnan(table.drop("ours").item())
+
+
+def test_mutual_information_of_the_same_and_of_unrelated_groups() -> None:
+    true = np.repeat([0, 1], 4)
+    assert normalised_mutual_information(true, 1 - true) == pytest.approx(100.0)
+    assert normalised_mutual_information(true, np.tile([0, 1], 4)) == pytest.approx(0.0)

@@ -18,6 +18,7 @@ from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
     clustering_accuracy,
+    discover_categories,
     separate_clustering_accuracy,
 )
 from promptccd.evaluation.protocols import SCORERS, ScoredImages, Task
@@ -114,6 +115,22 @@ def test_native_predictions_are_scored_on_the_images_of_a_protocol(name: str) ->
             np.testing.assert_equal(row.native, own)
 
 
+def test_steps_are_those_of_algorithm_1_and_what_was_known_is_grouped_with_the_labels_alone() -> None:
+    score = SCORERS["pa-cgcd"](TASK)
+    plain = [replace(row, figures={"nmi": row.figures["nmi"]}) for row in score.stages]
+    np.testing.assert_equal(plain, list(SCORERS["cacc"](TASK).stages))
+    reference, *first_model = features(0, TRAINED.images)
+    lost = [row.figures["forgotten"] for row in score.stages]
+    for step in (1, 3):
+        ids, row = TRAINED.labels[step], score.stages[step - 1]
+        points, seed = first_model[step - 1][torch.from_numpy(ids < 2)], seed_of("known before", 5, step)
+        found = discover_categories(points, reference, TRAINED.labels[0], 2, restarts=2, seed=seed)
+        own = clustering_accuracy(ids[ids < 2], found.category_ids, range(2)).all
+        assert (row.figures["known_before"], lost[step - 1]) == (own, own - row.old)
+    assert np.isnan([score.stages[1].figures["known_before"], lost[1]]).all()
+    assert score.summary["M_f"] == max(lost[0], lost[2])
+
+
 def test_steps_on_test_images_take_the_nearest_prototype_of_a_stage_grouped_as_always() -> None:
     score = SCORERS["pa-cgcd-test"](TASK)
     continual = ContinualAccuracy(TRAINED.labels[0], 2, **OPTIONS)
@@ -151,6 +168,12 @@ def test_sessions_add_what_the_own_classifier_says_of_categories_seen_so_far() -
         own = separate_clustering_accuracy(ids[ids < count], said, range(2))
         assert row == replace(plain, native=own)
         assert len(set(own)) > 1
+
+
+def test_a_methods_own_answer_is_scored_on_the_images_of_every_stage() -> None:
+    for row in SCORERS["native"](TASK).stages:
+        ids, said = TRAINED.labels[row.stage], answers(row.stage, TRAINED.images[row.stage])
+        assert (row.all, row.old, row.new) == clustering_accuracy(ids, said, range(2))
 
 
 def test_a_protocol_of_native_predictions_needs_some() -> None:

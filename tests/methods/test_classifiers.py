@@ -221,8 +221,12 @@ def test_losses_are_the_formulas(trained: ORCAModel, labels: torch.Tensor | None
     assert float(found["loss"]) == pytest.approx(parts, rel=1e-5)
 
 
-def test_a_lone_image_is_in_no_pair() -> None:
-    assert float(share_of_pairs(torch.eye(1))) == 0
+@pytest.mark.parametrize("size", [1, 2, 41])
+def test_the_share_of_positive_pairs_leaves_out_images_with_themselves(size: int) -> None:
+    positive = torch.eye(size)
+    if size > 1:
+        positive[0, 1] = positive[1, 0] = 1
+    assert float(share_of_pairs(positive)) == pytest.approx(2 / (size * (size - 1)) if size > 1 else 0)
 
 
 def test_a_linear_head_grows_below_and_reads_directions_alone() -> None:

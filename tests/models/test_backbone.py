@@ -16,6 +16,7 @@ from promptccd.models.backbone import (
     blocks_of,
     class_row,
     embed,
+    insert_prompts,
     run_block,
     run_prefix,
 )
@@ -145,6 +146,17 @@ def test_tokens_attention_and_gradients_are_those_of_transformers(
     )
     for one, other in zip(torch.autograd.grad((expected * target).sum(), learning), got, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_places_turn_patches_alone(pixels: torch.Tensor) -> None:
+    """Prompts stand before the patches and have no place: their order is nothing to DINOv3."""
+    backbone = model_of("promptccd-gcd", "dinov3").backbone
+    tokens, rotation = embed(backbone, pixels)
+    prompts = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(1))
+    orders = [insert_prompts(backbone, tokens, each) for each in (prompts, prompts.flip(1))]
+    entering = [run_prefix(backbone, each, rotation) for each in orders]
+    first, second = (class_row(backbone, each, rotation=rotation) for each in entering)
+    torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
 
 
 def test_a_forward_without_the_rotation_is_refused(pixels: torch.Tensor) -> None:

@@ -70,6 +70,21 @@ def test_rows_and_columns_are_those_that_the_paper_prints(name: str, backbone: s
         assert all(0 <= value <= 100 for entry in entries for value in entry.printed.values())
 
 
+def test_the_averages_are_those_of_the_specification() -> None:
+    for name, index, backbone, place, printed in (
+        ("main", 0, "dino", ("orca", "cifar100"), (60.91, 66.61, 58.33)),
+        ("main", 0, "dinov2", ("happy", "caltech101"), (88.27, 90.98, 87.69)),
+        ("ssb", 0, "dino", ("simgcd-replay", "cub"), (42.08, 72.65, 31.92)),
+        ("unknown", 0, "dino", ("pa-cgcd", "cub"), (52.27, 76.38, 44.24)),
+        ("unknown", 1, "dino", ("metagcd", "tinyimagenet"), (59.52, 63.18, 56.34)),
+        ("inductive", 0, "dino", ("grow-merge", "cifar100"), (55.85, 65.19, 52.34)),
+        ("gcd", 0, "dino", ("promptccd-gcd", "imagenet100"), (64.51, 81.20, 60.26)),
+    ):
+        entries = printed_of(name, index, backbone)
+        (entry,) = [each for each in entries if (each.method, each.benchmark) == place]
+        assert tuple(entry.printed.values()) == printed
+
+
 def record(method: str, benchmark: str, own: tuple, paper: tuple, mark: str = "", runs: int = 2) -> dict:
     values: dict[str, Any] = {"part": "p", "method": method, "benchmark": benchmark}
     values |= {"runs": runs, "mark": mark}
