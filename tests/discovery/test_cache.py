@@ -1,6 +1,7 @@
 """What one run of discover leaves to the next: it costs what is new, and whatever is lost or damaged is made again.
 
-What people write into their files between two runs changes no group, no correction and no number.
+What people write into their files between two runs changes no group, no correction and no number. Images that are not
+where they were are not counted, and are forgotten on request.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Corrections on disk: the model follows its registry, whole or not at all."""
+"""Corrections on disk: the model follows its registry, whole or not at all, whoever corrects."""
 
 import itertools
 import re

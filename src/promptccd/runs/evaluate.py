@@ -145,9 +145,8 @@ class RunEvaluation:
         if model.native_prompted is None:
             (features,) = self.features(stage, [images])
         else:
-            (features,) = self._features(
-                model, load_view(self.run.stage(stage)), [images], model.native_prompted
-            )
+            view = load_view(self.run.stage(stage))
+            (features,) = self._features(model, view, [images], model.native_prompted)
         predicted = model.assign_natively(features)
         return None if predicted is None else predicted.cpu().numpy()
 

@@ -1,4 +1,4 @@
-"""Groups taken along: own files in folders, keywords beside them, pixels to publish; and tables that join."""
+"""Groups taken along: own files in folders, keywords beside them, pixels to publish, tables that join; and names."""
 
 import hashlib
 import json

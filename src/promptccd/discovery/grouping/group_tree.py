@@ -265,9 +265,8 @@ def _cheapest_merges(
             row[np.isinf(costs[kept])] = np.inf
             costs[kept], costs[:, kept] = row, row
             if np.isfinite(giving_up[kept]):
-                giving_up[kept] = mass * cdist(centres[kept : kept + 1], fixed, "sqeuclidean").min(
-                    initial=np.inf
-                )
+                to_fixed = cdist(centres[kept : kept + 1], fixed, "sqeuclidean")
+                giving_up[kept] = mass * to_fixed.min(initial=np.inf)
             stale |= (nearest == kept) | (row < cheapest)
             stale[kept] = True
         stale &= cheapest < np.inf

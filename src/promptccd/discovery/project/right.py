@@ -14,9 +14,8 @@ import numpy as np
 
 from promptccd.discovery.project.registry import CategoryRegistry
 
-COVERS = (
-    0.95  # of ranges, where people err in up to MOST_ERRORS of their answers; see benchmarks/bench_right.py
-)
+# Of ranges, where people err in up to MOST_ERRORS of their answers; see benchmarks/bench_right.py.
+COVERS = 0.95
 MOST_ERRORS = 0.05
 _ERRORS = (0.0, MOST_ERRORS / 2, MOST_ERRORS)
 _GRID, _SAMPLES = 1001, 4096
