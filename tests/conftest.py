@@ -28,7 +28,6 @@ from tests.browsing import browser, visit  # noqa: F401 - fixtures
 from tests.rotation import (  # noqa: F401 - hooks
     pytest_addoption,
     pytest_collection_modifyitems,
-    pytest_configure,
     pytest_report_header,
 )
 

@@ -1,21 +1,33 @@
-"""Outputs that are kept in ``tests/golden`` by tests of their own; `make golden` rewrites them."""
+"""Outputs that are kept in ``tests/golden``: `make golden` rewrites them, and who means a change reads the diff."""
 
 import json
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 GOLDEN = Path(__file__).with_name("golden")
+IS_REWRITTEN = "WRITE_GOLDEN" in os.environ
+indented = partial(json.dumps, indent=1, ensure_ascii=False)
 
 
-def require_kept(name: str, text: str, key: str | None = None) -> None:
-    """Compare a text with a kept file, or with one value of a kept JSON object; write it if `WRITE_GOLDEN` is set."""
-    path = GOLDEN / name
-    kept = path.read_text(encoding="utf-8")
-    values = {} if key is None else json.loads(kept)
-    if "WRITE_GOLDEN" in os.environ:
-        lines = text if key is None else json.dumps(values | {key: text}, indent=0, ensure_ascii=False) + "\n"
-        path.write_text(lines, encoding="utf-8")
-    elif key is None:
-        assert text.splitlines() == kept.splitlines()
-    else:
-        assert text == values[key]
+def kept_text(name: str, text: str) -> str:
+    """What a file keeps; if `WRITE_GOLDEN` is set, this text is written first."""
+    if IS_REWRITTEN:
+        (GOLDEN / name).write_text(text, encoding="utf-8")
+    return (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def kept(name: str, found: Any, *keys: str, text_of: Callable[[Any], str] = indented) -> Any:
+    """What a JSON file keeps, or the value of these keys; if `WRITE_GOLDEN` is set, what was found is written first."""
+    if not keys:
+        return json.loads(kept_text(name, f"{text_of(found)}\n"))
+    *owners, key = keys
+    value = whole = json.loads((GOLDEN / name).read_text(encoding="utf-8"))
+    for owner in owners:
+        value = value[owner]
+    if IS_REWRITTEN:
+        value[key] = json.loads(json.dumps(found))
+        kept_text(name, f"{text_of(whole)}\n")
+    return value[key]

@@ -8,10 +8,11 @@ text unless it says binary, names are those of NTFS, processes are started anew.
 Not pretended: separators of paths, what other processes have open, and ACLs.
 """
 
+import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,22 +169,9 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
         def stat(self, *, follow_symlinks: bool = True) -> Any:
             return Status(self._entry.stat(follow_symlinks=follow_symlinks), self._entry.name)
 
-    class Listing:
-        def __init__(self, listed: Any):
-            self._listed = listed
-
-        def __enter__(self) -> "Listing":
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self._listed.close()
-
-        def __iter__(self) -> Iterator[Any]:
-            return map(Entry, self._listed)
-
     def p_scandir(path: Any = ".") -> Any:
         listed = real["scandir"](path)
-        return Listing(listed) if asks() else listed
+        return contextlib.nullcontext(map(Entry, listed)) if asks() else listed
 
     # Names of modules that are not there, or are others
 

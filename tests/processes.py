@@ -1,11 +1,15 @@
 """Who is left, for tests that end processes."""
 
+import contextlib
+import os
 import re
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 
 def ended(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -16,13 +20,10 @@ def ended(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
 def processes_of(session: int) -> list[int]:
     """Processes of a session that are not just waiting to be noticed as dead."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, number = stat.read_text().rpartition(")")[2].split()[:4]
-        except OSError:
-            continue
-        if int(number) == session and state not in "ZX":
-            found.append(int(stat.parent.name))
+    for number in psutil.pids():
+        with contextlib.suppress(OSError):  # it may end meanwhile
+            if os.getsid(number) == session and is_running(number):
+                found.append(number)
     return found
 
 

@@ -1,5 +1,6 @@
 """Tests that are not quick, in five parts: a landing runs one of them, and what every landing runs."""
 
+import functools
 import hashlib
 import subprocess
 from collections.abc import Collection
@@ -9,8 +10,6 @@ import pytest
 
 PARTS = 5
 ROOT = Path(__file__).parent.parent
-PART = pytest.StashKey[int | None]()
-CHANGED = pytest.StashKey[set[str]]()
 
 
 def part_of(item: pytest.Item) -> int:
@@ -48,10 +47,7 @@ def part_of_commit(repository: Path = ROOT) -> int:
 
     Nothing but the repository is kept between landings, so the turn is the number of commits along the first parents:
     five landings in a row that are one merge each run everything. `make test-all` before a release depends on no turn.
-    A shallow clone cannot count; there the commit's name draws the part.
     """
-    if git("rev-parse", "--is-shallow-repository", repository=repository) == "true":
-        return int(git("rev-parse", "HEAD", repository=repository), 16) % PARTS + 1
     return int(git("rev-list", "--count", "--first-parent", "HEAD", repository=repository)) % PARTS + 1
 
 
@@ -66,7 +62,7 @@ def changed_tests(repository: Path = ROOT) -> set[str]:
     return mirrored | set(names)
 
 
-def is_run(item: pytest.Item, part: int, changed: Collection[str] = ()) -> bool:
+def is_run(item: pytest.Item, part: int, changed: Collection[str]) -> bool:
     """Whether a landing runs a test: a quick one, one of every landing, one of its part, one that it changed."""
     marks = {mark.name for mark in item.iter_markers()}
     is_quick = marks.isdisjoint({"slow", "moderate"})
@@ -83,21 +79,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Settle which part it is; every process of a run asks the same commit."""
-    wanted = config.option.slow_part
-    config.stash[PART] = part_of_commit() if wanted == "commit" else wanted and int(wanted)
-    config.stash[CHANGED] = changed_tests() if wanted == "commit" else set()
+@functools.cache
+def turn(wanted: str) -> tuple[int, set[str]]:
+    """The part, and the files of tests that run with it."""
+    return (part_of_commit(), changed_tests()) if wanted == "commit" else (int(wanted), set())
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    part = config.stash[PART]
-    return part and f"tests that are not quick: part {part} of {PARTS}, and those of every landing"
+    wanted = config.option.slow_part
+    return (
+        wanted and f"tests that are not quick: part {turn(wanted)[0]} of {PARTS}, and those of every landing"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if (part := config.stash[PART]) is None:
-        return
-    left_out = [item for item in items if not is_run(item, part, config.stash[CHANGED])]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if is_run(item, part, config.stash[CHANGED])]
+    if wanted := config.option.slow_part:
+        left_out = [item for item in items if not is_run(item, *turn(wanted))]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_run(item, *turn(wanted))]

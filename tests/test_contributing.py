@@ -4,7 +4,7 @@ import ast
 import re
 
 from promptccd.cli.main import COMMANDS
-from tests.contributing import ROOT, blocks, section
+from tests.docs.pages import ROOT, blocks, section
 from tests.test_structure import ORDER, SOURCE, defined_in, imported
 
 MOST_CONCEPTS, MOST_FILES = 9, 3

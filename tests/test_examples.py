@@ -13,8 +13,8 @@ import pytest
 from promptccd.cli.main import main as run_command
 from promptccd.cli.main import parse
 from tests.conftest import quick_recipe
-from tests.contributing import ROOT
 from tests.discovery.conftest import write_pictures
+from tests.docs.pages import ROOT
 
 
 def run_example(name: str, *words: object) -> str:

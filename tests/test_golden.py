@@ -4,10 +4,6 @@ Everything is made by commands as a person types them, and by what a window of `
 classes underneath can be replaced. Text is compared letter by letter; numbers with a point come from matrix products,
 which differ between processors, and may be off by a thousandth or by one in their last place. Pictures and tensors are
 described in text (`described`) and compared as that. `normalised` says what is left blank.
-
-Who means a change writes the files anew, and reads the diff:
-
-    python -m tests.test_golden --write
 """
 
 import csv
@@ -15,21 +11,15 @@ import difflib
 import io
 import json
 import math
-import os
 import re
 import shutil
-import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from tests.messages import TEXT
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # as conftest.py, for who writes the files
-
 import numpy as np
+import pandas as pd
 import pyarrow.parquet
 import pytest
 import yaml
@@ -45,8 +35,9 @@ from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
 from tests.conftest import TINY_BACKBONE, quick_recipe
 from tests.discovery.page.conftest import Window, served
+from tests.kept import GOLDEN, IS_REWRITTEN, indented
+from tests.messages import TEXT
 
-GOLDEN = Path(__file__).with_name("golden") / "written"
 NEAR = 1e-3
 PICTURES = (".bmp", ".jpg", ".png", ".webp")
 PLACES = 6  # of numbers that are kept; more are noise
@@ -130,7 +121,7 @@ def described(path: Path) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    return f"{indented(value)}\n"
 
 
 def _tensor(value: np.ndarray) -> dict[str, Any]:
@@ -157,26 +148,17 @@ _COSTS = ("x", "y", "seconds", "process_mb", "gpu_mb")
 def without_costs(text: str) -> str:
     """A report without seconds and bytes, curves of the loss, and places on the map."""
     if text.startswith("section,"):
-        header, *rows = csv.reader(io.StringIO(text))
-        assert _csv([header, *rows]) == text
-        return _csv([header, *([_blank(*each) for each in zip(header, row, strict=True)] for row in rows)])
+        table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+        assert table.to_csv(index=False, lineterminator="\n") == text
+        for name in table.columns.intersection(_COSTS):
+            blank = "" if name == "gpu_mb" else "<cost>"  # not everybody has a GPU
+            table[name] = table[name].mask(table[name] != "", blank)
+        return table.to_csv(index=False, lineterminator="\n")
     if text.startswith("{"):
         return re.sub(rf'"({"|".join(_COSTS)})": (-?[\d.]+|null)', r'"\1": "<cost>"', text)
     cells, curves = r"<h2>Time and memory</h2>.*?</section>", r'<section id="learning">.*?</section>'
     blank = lambda found: re.sub(r"<td>[^<]*</td>", "<td><cost></td>", found.group())  # noqa: E731
     return re.sub(curves, _without_curves, re.sub(cells, blank, text, flags=re.DOTALL), flags=re.DOTALL)
-
-
-def _csv(rows: list[list[str]]) -> str:
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(rows)
-    return stream.getvalue()
-
-
-def _blank(column: str, cell: str) -> str:
-    if column == "gpu_mb":  # not everybody has one
-        return ""
-    return "<cost>" if cell and column in _COSTS else cell
 
 
 def _without_curves(found: re.Match[str]) -> str:
@@ -520,8 +502,14 @@ WRITERS: dict[str, Callable[[Path], Written]] = {
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_is_written_is_what_was_written_before(name: str, tmp_path: Path) -> None:
     found = {each: normalised(text, tmp_path) for each, text in WRITERS[name](tmp_path).items()}
-    files = [path for path in sorted((GOLDEN / name).rglob("*")) if path.is_file()]
-    kept = {path.relative_to(GOLDEN / name).as_posix(): path.read_text(encoding="utf-8") for path in files}
+    folder = GOLDEN / "written" / name
+    if IS_REWRITTEN:
+        shutil.rmtree(folder)
+        for each, text in found.items():
+            (folder / each).parent.mkdir(parents=True, exist_ok=True)
+            (folder / each).write_text(text, encoding="utf-8")
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    kept = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in files}
     assert sorted(found) == sorted(kept)
     differing = {each: why for each, text in kept.items() if (why := difference(found[each], text))}
     assert not differing, "\n\n".join(f"{name}/{each}\n{why}" for each, why in differing.items())
@@ -534,20 +522,3 @@ def test_only_the_last_digits_may_differ() -> None:
     assert "+name" in difference("file,name", "file,title")
     text = normalised("at 2026-01-01T00:00:00+00:00 in /x/y: 0.12345678", Path("/x"))
     assert text == "at <time> in <here>/y: 0.123457"
-
-
-def _write() -> None:
-    for name, write in WRITERS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            here = Path(folder)
-            texts = {each: normalised(text, here) for each, text in write(here).items()}
-        shutil.rmtree(GOLDEN / name, ignore_errors=True)
-        for each, text in texts.items():
-            (GOLDEN / name / each).parent.mkdir(parents=True, exist_ok=True)
-            (GOLDEN / name / each).write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
-        sys.exit("Usage: python -m tests.test_golden --write")
-    _write()

@@ -1,23 +1,16 @@
 """What methods learn and what groups are found is kept in ``tests/golden/numbers.json``.
 
 Every method trains on two tiny stages; every way of grouping reads one set of points. Tests of their own say what is
-right; here any other number is seen. Whoever means a change writes the file again, and reads the diff:
-
-    python -m tests.test_golden_numbers --write
+right; here any other number is seen.
 """
 
 import copy
 import json
-import os
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # as conftest.py, for who writes the file
 
 import numpy as np
 import pytest
@@ -49,9 +42,9 @@ from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import EpochRecord, progress_bar
 from tests.conftest import TINY_HEAD, coloured_images, write_tiny_backbone
 from tests.evaluation.test_tasks import TASK, features
+from tests.kept import kept
 from tests.training.test_stage_trainer import trainer_of
 
-GOLDEN = Path(__file__).with_name("golden") / "numbers.json"
 NEAR = 1e-3  # relative: processors differ in the last bits of a product, and training carries that on
 SEED, WIDTH, KNOWN = 5, 12, 4
 WIDE = {"initializer_range": 1.0}  # of a backbone whose features of different images differ
@@ -339,17 +332,5 @@ def test_points_are_grouped_as_they_were(name: str, points: Points) -> None:
 
 def require_kept(what: str, name: str, value: Any) -> None:
     found = plain(value)
-    assert alike(found, json.loads(GOLDEN.read_text())[what][name]), found
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
-        sys.exit("Usage: python -m tests.test_golden_numbers --write")
-    with tempfile.TemporaryDirectory() as folder:
-        place, read, drawn = write_tiny_backbone(Path(folder), **WIDE), two_stages(), Points()
-        values = {
-            "groups": {name: plain(way(drawn)) for name, way in WAYS.items()},
-            "methods": {name: plain(learnt(name, place, read)) for name in LEARNT},
-        }
-        text = json.dumps(values).replace('}, "', '},\n"')  # lines that a diff can show
-        GOLDEN.write_text(text + "\n")
+    in_lines = lambda whole: json.dumps(whole).replace('}, "', '},\n"')  # noqa: E731 - that a diff can show
+    assert alike(found, kept("numbers.json", found, what, name, text_of=in_lines)), found

@@ -27,8 +27,8 @@ from promptccd.models import VARIANTS, CategoryDiscoveryModel, register_variant
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
-from tests.contributing import blocks, section
 from tests.discovery.conftest import write_pictures
+from tests.docs.pages import blocks, section
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
 from tests.messages import TEXT

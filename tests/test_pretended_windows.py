@@ -172,7 +172,8 @@ for name in ("link", "dangling", "junction"):
     assert "is a link" in str(refusal(lambda: open_to_change(here / name), RunError))
     for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT):
         assert refusal(lambda: systems.open_file(here / name, flags)).errno == errno.ELOOP, name
-assert sorted(each.name for each in os.scandir(here) if systems.is_link(each)) == ["dangling", "junction", "link"]
+with os.scandir(here) as listed:
+    assert sorted(each.name for each in listed if systems.is_link(each)) == ["dangling", "junction", "link"]
 assert links_in(here) == ["dangling", "junction", "link"]
 for name in ("real", "placeholder.txt", "deduplicated.txt", "folder", "none"):
     assert systems.is_link(here / name) is False, name

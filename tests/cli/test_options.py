@@ -1,12 +1,8 @@
-"""Options of commands, recipes and methods are as released: defaults, limits, choices, and that each has help.
-
-`python -m tests.cli.test_options` writes the golden file of a change that is meant.
-"""
+"""Options of commands, recipes and methods are as released: defaults, limits, choices, and that each has help."""
 
 import argparse
 import json
 from dataclasses import Field, asdict, fields
-from pathlib import Path
 from typing import Any
 
 from docs.building.commands import commands
@@ -18,8 +14,8 @@ from promptccd.images.limits import IntakeLimits
 from promptccd.methods import METHODS, Method
 from promptccd.models.configuration import bounds_of
 from promptccd.training.recipe import Recipe, field_types
+from tests.kept import kept_text
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "options.txt"
 OF_ACTION = ("nargs", "default", "required")
 NUMBERS = (-1, 0, 1, 2, 512, 513, 1000, 1001, 65_535, 65_536, 100_000, 100_001, 10**18 - 1, 10**18)
 WORDS = [*map(str, NUMBERS), "0.5", "auto", "x"]
@@ -87,9 +83,5 @@ def options() -> dict[str, str]:
 
 
 def test_options_are_as_released() -> None:
-    golden = dict(line.split(": ", 1) for line in GOLDEN.read_text(encoding="utf-8").splitlines())
-    assert options() == golden
-
-
-if __name__ == "__main__":
-    GOLDEN.write_text("".join(f"{name}: {value}\n" for name, value in options().items()), encoding="utf-8")
+    text = "".join(f"{name}: {value}\n" for name, value in options().items())
+    assert text.splitlines() == kept_text("options.txt", text).splitlines()

@@ -1,4 +1,4 @@
-"""The pages of the docs as files: their links, and the anchors that their headings make."""
+"""The pages of the docs as files: their sections, blocks of code and links, and the anchors of their headings."""
 
 import re
 from pathlib import Path
@@ -12,6 +12,19 @@ NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 def prose(path: Path) -> str:
     """A page without its blocks of code, in which nothing is a link or a heading."""
     return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def section(heading: str, name: str = "CONTRIBUTING.md") -> str:
+    """The text under a heading of the second level."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"{name} has no section {heading!r}"
+    return found[1]
+
+
+def blocks(text: str, language: str = "") -> list[str]:
+    """Blocks of code of a language, word by word."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def links(text: str) -> list[str]:

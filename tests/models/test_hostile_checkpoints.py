@@ -29,7 +29,7 @@ from promptccd.models import VARIANTS, CategorySpread, load_model
 from promptccd.models.checkpoint import load_processor
 from tests.cli.forked import Ended, run_forked
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
-from tests.kept import GOLDEN, require_kept
+from tests.kept import GOLDEN, kept
 from tests.models.hostile import CANARY, CASES, CONFIG, EVIL_CODE, EVIL_MAP, Case, mutation, values
 
 MOST_BYTES, MOST_SECONDS = 3 * 2**29, 20
@@ -90,7 +90,9 @@ def marked(given: Case) -> object:
 
 @pytest.mark.parametrize("given", [marked(each) for each in CASES if each.name in KEPT])
 def test_a_refusal_names_the_file_the_value_and_what_to_do(given: Case, honest: Path, tmp_path: Path) -> None:
-    require_kept("refusals.json", refusal(given, honest, tmp_path), given.name)
+    said = refusal(given, honest, tmp_path)
+    in_lines = lambda whole: json.dumps(whole, indent=0, ensure_ascii=False)  # noqa: E731
+    assert said == kept("refusals.json", said, given.name, text_of=in_lines)
 
 
 def limited(folder: Path, *argv: object, script: str = "") -> Ended:

@@ -14,7 +14,7 @@ from promptccd import GCDModel
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from tests.conftest import TINY_HEAD
-from tests.contributing import blocks, section
+from tests.docs.pages import blocks, section
 from tests.messages import TEXT
 from tests.models.finished import some_methods, write_backbone, write_stage
 

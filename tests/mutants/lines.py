@@ -1,4 +1,8 @@
-"""Learn which test runs which line."""
+"""Learn which test runs which line, as a plugin of pytest, and choose the tests that a mutant concerns.
+
+A fixture that several tests share is recorded under its own name: it concerns all of them. The tracer of coverage was
+tried, and was several times slower for tests of commands on Python 3.11.
+"""
 
 import hashlib
 import json
@@ -7,15 +11,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.mutants import recorder, started
+import pytest
+
+from tests.mutants import started
 from tests.mutants.mutations import Mutant
 
 # In the environment: which tests there are to choose from. Without it, those of `make test`.
 CHOSEN, QUICK = "PYTEST_ADDOPTS", '-m "not slow and not moderate"'
+FOLDER = "MUTANTS_FOLDER"  # in the environment: of the record
+LINES = "lines"
 
 
 @dataclass(frozen=True)
@@ -94,13 +104,83 @@ def _record(project: Project, tests: Sequence[str], place: Path) -> None:
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             CHOSEN: os.environ.get(CHOSEN, QUICK),
             started.SOURCE: f"{project.root / project.package}{os.sep}",
-            recorder.FOLDER: name,
+            FOLDER: name,
         }
         flags = "-qrf --tb=no -p no:cacheprovider -W ignore -o addopts= -n 2 --dist worksteal --maxfail=99"
-        command = [sys.executable, "-m", "pytest", "-p", recorder.__name__, *flags.split(), *tests]
+        command = [sys.executable, "-m", "pytest", "-p", __name__, *flags.split(), *tests]
         command += [f"--basetemp={name}/tmp", f"--timeout={2 * project.patience_s}"]
         # A test that fails says nothing, and is left out.
         subprocess.run(command, cwd=project.root, env=environment, check=False)
         place.parent.mkdir(exist_ok=True)
-        (Path(name) / "record").write_text(json.dumps(recorder.collected(Path(name), project.root)))
+        (Path(name) / "record").write_text(json.dumps(collected(Path(name), project.root)))
         shutil.move(Path(name) / "record", place)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record in every process that runs tests: with `xdist`, not in the one that hands them out."""
+    if not config.getoption("numprocesses", None):
+        config.pluginmanager.register(Recorder(Path(os.environ[FOLDER])))
+
+
+class Recorder:
+    """The record of one process."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.seconds = Counter[str]()  # of each test, with the fixtures that it was the first to need
+        self.fixtures: dict[str, list[str]] = {}  # of each test
+        self.failed: set[str] = set()  # tests that tell nothing
+        # Short names, since each of many lines has one.
+        self._ids = defaultdict[str, str](lambda: f"{os.getpid()}-{len(self._ids)}")
+        os.environ |= {started.RECORD: str(folder / LINES), started.TEST: ""}
+        started.in_all_programs(folder / f"started-{os.getpid()}")
+        self._trace = started.Trace()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Lines run are those of this test."""
+        self._trace.begin()
+        self._trace.runs(self._ids[item.nodeid])
+        self.fixtures[item.nodeid] = getattr(item, "fixturenames", [])
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        """Lines run are those of the fixture, if others may use what it made."""
+        outer, is_shared = os.environ[started.TEST], fixturedef.scope != "function"
+        self._trace.runs(self._ids[fixturedef.argname] if is_shared else outer)
+        try:
+            return (yield)
+        finally:
+            self._trace.runs(outer)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+        if report.outcome != "passed":
+            self.failed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        sys.settrace(None)
+        names = self.fixtures.keys() - self.failed
+        tests = {name: [round(self.seconds[name], 4), [name, *self.fixtures[name]]] for name in names}
+        ids = {short: name for name, short in self._ids.items()}
+        path = self.folder / f"tests-{os.getpid()}.json"
+        path.write_text(json.dumps({"tests": tests, "ids": ids}))
+
+
+def collected(folder: Path, root: Path) -> dict[str, Any]:
+    """The records of all processes: seconds by test, and numbers of tests by file and line; -1 is an import."""
+    records = [json.loads(path.read_text()) for path in folder.glob("tests-*.json")]
+    ids = {short: name for record in records for short, name in record["ids"].items()}
+    sharing, seconds = defaultdict[str, list[int]](list), dict[str, float]()
+    for record in records:
+        for name, (spent, parts) in record["tests"].items():
+            for part in parts:
+                sharing[part].append(len(seconds))
+            seconds[name] = spent
+    run: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for line in (folder / LINES).read_text(encoding="utf-8").splitlines():
+        short, file, number = line.rsplit("\t", 2)
+        run[os.path.relpath(file, root)][number].update(sharing[ids.get(short, "")] if short else [-1])
+    lines = {file: {number: sorted(who) for number, who in of.items()} for file, of in run.items()}
+    return {"seconds": seconds, "lines": lines}

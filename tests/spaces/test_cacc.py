@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
-from tests.contributing import ROOT, blocks
+from tests.docs.pages import ROOT, blocks
 from tests.messages import TEXT
 
 SPACE = ROOT / "spaces" / "cacc"

@@ -10,7 +10,7 @@ import pytest
 
 from promptccd.discovery.page.server import RequestFilter, Site
 from tests.discovery.page.conftest import asked
-from tests.kept import require_kept
+from tests.kept import kept_text
 from tests.messages import TEXT
 from tests.spaces.conftest import Server
 from tests.spaces.visitor import Visitor
@@ -54,7 +54,8 @@ def told(server: Server) -> str:
 
 def test_the_page_is_what_it_was(server: Server) -> None:
     """Only `Space` and Gradio decide it."""
-    require_kept("space.jsonl", told(server))
+    text = told(server)
+    assert text == kept_text("space.jsonl", text)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "PUT"])

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from promptccd.cli.main import main
-from tests.contributing import ROOT
+from tests.docs.pages import ROOT
 from tests.messages import TEXT
 
 SPACE = ROOT / "spaces" / "discovery"

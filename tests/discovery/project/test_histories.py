@@ -1,17 +1,13 @@
 """Corrections and stages, one after the other: whatever they change in any row is held by ``golden/histories.json``.
 
-Every history says in its name what is to be seen in it. Who means a change writes the file anew, and reads the diff:
-
-    python -m tests.discovery.project.test_histories --write
+Every history says in its name what is to be seen in it.
 """
 
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +15,8 @@ import pytest
 
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from tests.discovery.project.streams import CENTRES, WIDTH, Edit, Images, do, give_features, known_registry
+from tests.kept import kept
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "histories.json"
 S0, S1 = Images("s0", dict.fromkeys(range(3), 10)), Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
 S2 = Images("s2", {1: 5, 3: 6, 5: 6, 6: 9, 7: 10}, seed=1)
 S3 = Images("s3", {2: 5, 4: 6, 6: 6, 8: 11, 9: 4}, seed=2)
@@ -237,7 +233,7 @@ def made(name: str) -> tuple[dict[str, Any], CategoryRegistry, set[str]]:
 @pytest.mark.parametrize("name", HISTORIES)
 def test_a_history_ends_as_it_did_and_is_undone_and_redone(name: str) -> None:
     left, registry, reached = made(name)
-    assert left == json.loads(GOLDEN.read_text(encoding="utf-8"))[name]
+    assert left == kept("histories.json", left, name)
     registry.require_whole()
     last, num_undone = registry.state_hash(), 0
     while registry.newest and num_undone < len(HISTORIES[name][1]):
@@ -247,10 +243,3 @@ def test_a_history_ends_as_it_did_and_is_undone_and_redone(name: str) -> None:
     for _ in range(num_undone):
         registry.redo()
     assert registry.state_hash() == last
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
-        sys.exit("Usage: python -m tests.discovery.project.test_histories --write")
-    values = {name: made(name)[0] for name in HISTORIES}
-    GOLDEN.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
