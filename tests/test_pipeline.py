@@ -1,7 +1,10 @@
 """The pipeline task gives what `promptccd predict` gives."""
 
+import base64
+import io
 import json
 import os
+import runpy
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from transformers.utils import is_torchvision_available
 
 import promptccd.pipeline
 from promptccd.cli.main import main
+from promptccd.runs.endpoint import EndpointHandler
 from tests.messages import TEXT
 
 
@@ -110,3 +114,26 @@ def test_what_is_no_image_is_named(stage: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no picture")
     with pytest.raises(ValueError, match=r"Cannot read '.*notes\.txt'"):
         pipeline("category-discovery", model=str(stage))(str(tmp_path / "notes.txt"))
+
+
+def test_an_endpoint_takes_images_files_and_base64_one_or_several(trained_run: Path, pictures: Path) -> None:
+    """It answers as the pipeline does; the file of the stage is loaded by itself."""
+    stage = str(trained_run / "stage3")
+    alone = runpy.run_path(f"{stage}/handler.py")["EndpointHandler"]  # writes no bytecode into the stage
+    handler, pipeline = EndpointHandler(stage), promptccd.CategoryDiscoveryPipeline.from_pretrained(stage)
+    files = [path.read_bytes() for path in sorted(pictures.iterdir())[:3]]
+    images = [Image.open(io.BytesIO(file)) for file in files]
+    several = handler({"inputs": images})
+    assert alone(stage)({"inputs": images}) == several
+    for answer, expected in zip(several, pipeline(images), strict=True):
+        assert {name: pytest.approx(each, abs=1e-4) for name, each in answer.items()} == {
+            name: expected.get(name, answer[name]) for name in answer
+        }
+        assert answer["known"] == (answer["category_id"] < handler.pipeline.model.config.num_known)
+    assert handler({"inputs": [files[0], base64.b64encode(files[1]).decode(), images[2]]}) == several
+    for one in (images[1], files[1], [images[1]]):
+        answer = handler({"inputs": one})
+        assert (answer[0] if isinstance(one, list) else answer)["name"] == several[1]["name"]
+    for wrong in ("no picture", 3, [None], "aGVsbG8=", b"hello"):
+        with pytest.raises(ValueError, match="Expected an image"):
+            handler({"inputs": wrong})

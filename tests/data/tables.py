@@ -3,7 +3,7 @@
 import gzip
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from unicodedata import normalize
 
 import numpy as np
@@ -250,12 +250,6 @@ def _bytes(names: Iterable[str], file: Path) -> list[bytes]:
     return [(file.parent / name).read_bytes() for name in names]
 
 
-def _large(table: pd.DataFrame, kind: Literal["large_string", "large_binary"]) -> pd.DataFrame:
-    import pyarrow as pa
-
-    return table.assign(path=pd.Series(table["path"], dtype=pd.ArrowDtype(getattr(pa, kind)())))
-
-
 PARQUET: dict[str, Callable[[pd.DataFrame, Path], None]] = {
     "paths": lambda table, file: table.to_parquet(file),
     "bytes": lambda table, file: table.assign(path=_bytes(NAMES, file)).to_parquet(file),
@@ -264,10 +258,6 @@ PARQUET: dict[str, Callable[[pd.DataFrame, Path], None]] = {
     ).to_parquet(file),
     "another name": lambda table, file: table.rename(columns={"path": "jpg"}).assign(
         jpg=_bytes(NAMES, file)
-    ).to_parquet(file),
-    "large strings, as polars": lambda table, file: _large(table, "large_string").to_parquet(file),
-    "large bytes, as polars": lambda table, file: _large(
-        table.assign(path=_bytes(NAMES, file)), "large_binary"
     ).to_parquet(file),
     "categories": lambda table, file: table.astype({"label": "category"}).to_parquet(file),
     "an index": lambda table, file: table.set_index("path").to_parquet(file),

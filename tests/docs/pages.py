@@ -49,7 +49,7 @@ RUN_BY = {
     "docs/how_to/add_a_method.md": "tests/test_own_method.py",
     "docs/how_to/transformers.md": "tests/models/test_trainer_and_adapters.py",
 }
-NOT_RUN = {  # commands of these pages are parsed by tests/cli/test_first_hour.py
+NOT_RUN = {  # commands of these pages are parsed by tests/cli/test_mistakes.py
     "docs/how_to/backbone.md": "needs backbones of the Hub",
     "docs/how_to/cluster.md": "needs Slurm or Ray",
     "docs/how_to/compare_methods.md": "needs the benchmarks of the paper",

@@ -14,7 +14,6 @@ from promptccd.clustering import AnchoredKMeans, CalibratedMixture, CountEstimat
 from promptccd.data.randomness import seed_of
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import (
-    PROTOCOLS,
     ContinualAccuracy,
     ContinualScore,
     clustering_accuracy,
@@ -182,10 +181,6 @@ def test_a_protocol_of_native_predictions_needs_some() -> None:
             ConfigurationError, match=TEXT["rankstats-has-none-at-stage-choose"].format(stage)
         ):
             SCORERS[name](SILENT)
-
-
-def test_every_protocol_is_scored() -> None:
-    assert SCORERS.keys() == PROTOCOLS.keys()
 
 
 def test_a_model_without_parts_has_no_score_of_their_routing() -> None:

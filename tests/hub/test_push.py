@@ -1,5 +1,7 @@
 """A stage is there whole or not at all, whatever happens to any request of its push."""
 
+import contextlib
+import io
 import math
 import re
 import shutil
@@ -12,6 +14,7 @@ from huggingface_hub import HfApi, snapshot_download
 
 from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.hub import StagePusher, push_run, push_stage
+from promptccd.models import load_configuration
 from promptccd.runs import RunDirectory, load_model
 from promptccd.runs.stage import FROZEN
 from promptccd.trainer import train_recipe
@@ -205,3 +208,36 @@ def test_a_checkpoint_that_was_fetched_with_the_hubs_client_is_whole(
     (there / "notes.md").write_text("?")
     with pytest.raises(RunError, match=TEXT["notes-md-does-not-belong-there"]):
         load_model(there)
+
+
+# The card of a pushed stage: its statements are true, and its snippets run
+
+
+@pytest.mark.parametrize("card", [b'Mine: "run-stage0".\n', b""])
+def test_the_card_of_a_person_without_our_snippets_is_sent_as_it_is(
+    run: RunDirectory, hub: Hub, card: bytes
+) -> None:
+    (run.stage(0) / "README.md").write_bytes(card)
+    push_run(run, stages=[0])
+    assert hub.files("user/run-stage0")["README.md"] == card
+    (run.stage(0) / "README.md").write_bytes(b"\xff\xfe no text")
+    with pytest.raises(HubError, match=TEXT["readme-md-is-not-utf-8"]):
+        push_run(run, stages=[0])
+
+
+@pytest.mark.moderate
+def test_every_snippet_of_a_pushed_card_runs_and_prints_a_name(
+    run: RunDirectory, hub: Hub, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push_run(run)
+    monkeypatch.delenv("HF_TOKEN")  # a reader who is not logged in
+    monkeypatch.chdir(tmp_path)
+    shutil.copyfile(pictures / "été-1.png", tmp_path / "photo.jpg")
+    for stage in (0, 3):
+        card = hub.files(f"user/run-stage{stage}")["README.md"].decode()
+        (snippet,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(snippet, {})
+        assert printed.getvalue().strip() in load_configuration(run.stage(stage)).category_names
+        assert TEXT["promptccd-predict-user-run-stage-folder"].format(stage) in card
+        assert f'"run-stage{stage}' not in card

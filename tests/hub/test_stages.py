@@ -16,6 +16,7 @@ from promptccd.errors import ConfigurationError, DataError
 from promptccd.hub import publish_stages, push_run, verify
 from promptccd.hub.stages import _licence
 from promptccd.runs import RunDirectory, stream_rows, train_run
+from promptccd.runs.card import licence_on
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images, quick_recipe
 from tests.hub.server import Hub
@@ -116,6 +117,27 @@ def test_the_licence_of_stages_is_that_of_their_source(hub: Hub, image_folder: P
     ):
         stages.source = {"dataset": source}
         assert _licence(stages) == metadata
+
+
+DINOV3 = {"license": "other", "license_name": "dinov3-license", "license_link": "https://example.org/dinov3"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "found"),
+    [
+        ("license: apache-2.0", {"license": "apache-2.0"}),
+        ("\n".join(f"{key}: {value}" for key, value in DINOV3.items()), DINOV3),
+        *(
+            (unclear, {})
+            for unclear in ("license: [mit, gpl-3.0]", "license: '`a` <b>'", "tags: [a]", "license: [")
+        ),
+        (None, {}),
+    ],
+)
+def test_a_licence_is_read_from_any_card(metadata: str | None, found: dict, hub: Hub) -> None:
+    if metadata is not None:
+        hub.add("lab/vit", {"README.md": f"---\n{metadata}\n---\n# A backbone\n".encode()})
+    assert licence_on("lab/vit") == found
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession
@@ -197,6 +198,23 @@ def test_training_goes_on_from_a_stage_on_the_hub(
     assert stage_hashes(tmp_path / "again") == stage_hashes(tmp_path / "whole")
     whole, again = (RunDirectory(tmp_path / name).results for name in ("whole", "again"))
     assert again.to_dict() == whole.to_dict()
+
+
+@pytest.mark.slow
+def test_a_training_that_continued_names_its_source_and_inherits_its_licence(
+    run: RunDirectory, recipe_values: dict, hub: Hub, tmp_path: Path
+) -> None:
+    card = ModelCard.load(run.stage(1) / "README.md")
+    card.data["license"] = "cc-by-nc-4.0"
+    card.save(run.stage(1) / "README.md")
+    push_run(run, stages=[0, 1])
+    options = in_folder(recipe_values, tmp_path / "fork", resume_from="user/run-stage1", epochs=1)
+    assert main(["train", "--config", str(options)]) == 0
+    for stage in (2, 3):
+        card = ModelCard.load(tmp_path / "fork" / f"stage{stage}" / "README.md")
+        assert TEXT["training-continued-from"] in card.text
+        assert (card.data.base_model, card.data.license) == ("user/run-stage1", "cc-by-nc-4.0")
+        assert TEXT["the-weights-are-under-cc-by"] in card.text
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from datasets import ClassLabel
 
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation.tables import ABSENT, over_runs, text_grid
@@ -14,9 +15,32 @@ from promptccd.reports import write_report, write_run_comparison
 from promptccd.reports.charts import NUM_STYLES
 from promptccd.reports.report import history_charts
 from promptccd.reports.tables import ReportedRun, report_tables
-from promptccd.runs import RunEvaluation
+from promptccd.runs import RunEvaluation, train_run
+from promptccd.training.recipe import Recipe
 from tests.browsing import Visit
+from tests.conftest import coloured_images, quick_recipe
 from tests.messages import TEXT
+
+NAMES = [
+    "<img src=x onerror=alert(1)>",
+    "=SUM(A1)",
+    '"><script>alert(2)</script>',
+    "{{ 7 * 7 }}",
+    "Ünïcode & co",
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path) -> list[Path]:
+    """Folders ``tiny-seed1`` and ``tiny-seed2`` of a PromptCCD of four stages."""
+    folder = tmp_path_factory.mktemp("runs")
+    data = coloured_images(5, 30).cast_column("label", ClassLabel(names=NAMES))
+    data.save_to_disk(str(folder / "images"))
+    for seed in (1, 2):
+        values = quick_recipe(folder / "images", backbone_folder, folder / f"tiny-seed{seed}")
+        values["training"]["seed"] = seed
+        train_run(Recipe.from_dict(values))
+    return [folder / "tiny-seed1", folder / "tiny-seed2"]
 
 
 def changed(run: ReportedRun, **values: object) -> ReportedRun:
