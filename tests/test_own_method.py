@@ -227,8 +227,17 @@ def test_the_command_of_the_page(recipe_values: dict, tmp_path: Path) -> None:
     (command,) = blocks(section("Add your own method", PAGE), "bash")
     words = shlex.split(command)
     assert words[0] == "promptccd"
-    said = run_python(["-m", *words], tmp_path)
-    row = next(line for line in said.splitlines() if "shared prompt" in line)
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    row = next(line for line in done.stdout.splitlines() if "shared prompt" in line)
     assert "256" in row  # 8 tokens of width 32
 
 
@@ -251,13 +260,3 @@ def test_an_objective_over_a_model_that_is_there(
     assert {name for line in records for name in json.loads(line)["losses"]} == {"loss"}
     assert type(load_model(tmp_path / "run" / "stage3")) is GCDModel
     assert TEXT["one-sum-without-prompts"] in (tmp_path / "run" / "stage3" / "README.md").read_text()
-
-
-def run_python(words: list[str], folder: Path) -> str:
-    """What a process of its own prints that is started in a folder."""
-    environment = {**os.environ, "HF_MODULES_CACHE": str(folder / "modules")}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout

@@ -195,20 +195,14 @@ def test_degenerate_points(points, n_clusters, labels):
     assert model.inertia_ == pytest.approx(0, abs=1e-9)
 
 
-def with_bad_row(value):
-    points = np.ones((5, 3), np.float32)
-    points[3, 1] = value
-    return points
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((np.ones((12, 2)),), r"Expected n_clusters <= number of samples \(12\), got 20: ask for fewer"),
         ((np.ones((2, 2)), np.ones((3, 2)), np.array([0, 0, 4])), r"unlabelled samples \(4\), got 20"),
         ((np.ones((0, 2)),), r"number of samples \(0\), got 20"),
-        ((with_bad_row(np.nan),), r"NaN or infinity in row 3 of features_unlabelled"),
-        ((with_bad_row(1), with_bad_row(np.inf), np.zeros(5, int)), r"in row 3 of features_labelled"),
+        ((np.diag([1, 1, 1, np.nan]),), r"NaN or infinity in row 3 of features_unlabelled"),
+        ((np.eye(4), np.diag([1, 1, 1, np.inf]), np.zeros(4, int)), r"in row 3 of features_labelled"),
         ((np.ones(4),), r"features_unlabelled of shape \(N, D\), got \(4,\)"),
     ],
 )

@@ -24,14 +24,11 @@ def blobs(num_groups=5, per_group=80, width=6, spread=0.5, seed=0, dtype=torch.f
 
 def log_joint(points, mixture):
     """log pi_k + log N(x | mu_k, Sigma_k) by the formula, `(N, K)` in float64."""
-    columns = []
-    for mean, variance, log_weight in zip(
-        mixture.means.double(), mixture.variances.double(), mixture.log_weights.double(), strict=True
-    ):
-        width = points.shape[1]
-        normal = torch.distributions.MultivariateNormal(mean, torch.diag(variance.expand(width)))
-        columns.append(log_weight + normal.log_prob(points.double()))
-    return torch.stack(columns, dim=1)
+    means, variances, log_weights = (
+        each.double() for each in (mixture.means, mixture.variances, mixture.log_weights)
+    )
+    normal = torch.distributions.MultivariateNormal(means, variances.expand_as(means).diag_embed())
+    return log_weights + normal.log_prob(points.double()[:, None])
 
 
 @pytest.mark.parametrize("sparse_share", [0.0, 1.0])
@@ -45,15 +42,8 @@ def test_as_likely_as_scikit_learn_finds(sparse_share, covariance_type, width, d
     expected = log_joint(points, ours).logsumexp(1).mean()
     assert ours.log_likelihood == pytest.approx(float(expected), abs=1e-3)
     assert ours.means.dtype == ours.variances.dtype == ours.log_weights.dtype == dtype
-    theirs = GaussianMixture(
-        5,
-        covariance_type=covariance_type,
-        reg_covar=float(ours.floor),
-        tol=1e-8,
-        max_iter=500,
-        n_init=3,
-        random_state=0,
-    ).fit(points.double().numpy())
+    options = {"reg_covar": float(ours.floor), "tol": 1e-8, "max_iter": 500, "n_init": 3, "random_state": 0}
+    theirs = GaussianMixture(5, covariance_type=covariance_type, **options).fit(points.double().numpy())
     assert ours.log_likelihood == pytest.approx(theirs.score(points.double().numpy()), abs=1e-3)
 
 

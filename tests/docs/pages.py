@@ -47,7 +47,7 @@ TYPED += [
 ]
 RUN_BY = {
     "docs/how_to/add_a_method.md": "tests/test_own_method.py",
-    "docs/how_to/transformers.md": "tests/models/test_trainer_and_adapters.py",
+    "docs/how_to/transformers.md": "tests/models/test_tools.py",
 }
 NOT_RUN = {  # commands of these pages are parsed by tests/cli/test_mistakes.py
     "docs/how_to/backbone.md": "needs backbones of the Hub",

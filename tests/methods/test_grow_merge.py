@@ -13,22 +13,10 @@ from promptccd.methods import Objective, Rows, classifier
 from promptccd.methods.grow_merge import GrowMergeModel, GrowMergeObjective
 from promptccd.models.backbone import blocks_of, class_attention, embed, run_prefix
 from tests.conftest import TINY_HEAD, fresh
-from tests.methods import steps
-from tests.methods.steps import drawn
+from tests.methods.steps import begun, drawn
 
 KNOWN = torch.tensor([True, False, True, False, False, True])  # of the stage's images; exemplars are at -1
 POSITIONS = torch.tensor([3, 0, 4, 1, 2])  # of those in the batch, without exemplars
-
-
-def begun(
-    model: GrowMergeModel,
-    index: int,
-    labels: torch.Tensor | None = None,
-    count: int = 5,
-    features: torch.Tensor | None = None,
-    kind: type = GrowMergeObjective,
-) -> GrowMergeObjective:
-    return steps.begun(kind, model, features, labels, count, index)
 
 
 @pytest.fixture
@@ -43,9 +31,9 @@ def grown(
     model.config.known_similarity = 0.9
     model.config.category_ids = [0, 1, 2]
     features = torch.where(KNOWN[:, None], model.class_means.repeat(2, 1), -model.class_means.repeat(2, 1))
-    begun(model, 1, features=features)
+    begun(GrowMergeObjective, model, features, count=5, index=1)
     turn(model, 0.03)
-    return model, begun(model, 2, features=features)
+    return model, begun(GrowMergeObjective, model, features, count=5, index=2)
 
 
 def turn(model: GrowMergeModel, step: float) -> None:
@@ -64,11 +52,11 @@ def test_stage_0_is_gcds_and_leaves_means_and_how_near_to_them_most_images_lie(b
     model = fresh(GrowMergeModel, backbone_folder, **TINY_HEAD)
     labels = torch.arange(40) % 3
     features = F.normalize(drawn(40, 32) + 3 * drawn(3, 32)[labels], dim=1)
-    objective = begun(model, 0, labels, 3, features)
+    objective = begun(GrowMergeObjective, model, features, labels, 3)
     assert model.config.num_branches == 0
     batch = torch.tensor([0, 1, 1, 0, 2])
     parts = objective.losses(rows_of(model, batch))
-    gcd = begun(model, 0, labels, 3, features, Objective).losses(rows_of(model, batch))
+    gcd = begun(Objective, model, features, labels, 3).losses(rows_of(model, batch))
     assert parts == gcd
     objective.begin_epoch(0)
     objective.end_stage()
@@ -89,7 +77,7 @@ def test_a_stage_opens_a_branch_where_the_last_one_ended_and_a_head_of_its_own(b
     model.config.category_ids = [0, 1, 2]
     pixels = drawn(4, 3, 16, 16)
     static = model(pixels).features
-    begun(model, 1, count=5, features=drawn(6, 32))
+    begun(GrowMergeObjective, model, drawn(6, 32), count=5, index=1)
     assert torch.equal(model(pixels).features, static)
     turn(model, 0.03)
     first = model(pixels).features
@@ -99,12 +87,12 @@ def test_a_stage_opens_a_branch_where_the_last_one_ended_and_a_head_of_its_own(b
     rows = model.clusters.weight.clone()
     assert rows.shape == (2, 32)
     model.config.category_ids = [0, 1, 2, 3, 4]
-    begun(model, 2, count=6, features=drawn(6, 32))
+    begun(GrowMergeObjective, model, drawn(6, 32), count=6, index=2)
     assert torch.equal(model(pixels).features, first)
     assert (model.config.num_branches, model.config.num_clusters) == (2, 1)
     assert all(parameter.requires_grad for parameter in model.clusters.parameters())
     turn(model, 0.03)
-    begun(model, 3, count=5, features=drawn(6, 32))
+    begun(GrowMergeObjective, model, drawn(6, 32), count=5, index=3)
     assert (model.config.num_branches, model.config.num_clusters) == (3, 0)
     assert not any(parameter.requires_grad for parameter in model.clusters.parameters())
 

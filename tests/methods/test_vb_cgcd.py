@@ -125,12 +125,6 @@ def six_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vb_cgcd, "MOST_DIRECTIONS", 6)
 
 
-def end_stage(
-    index: int, features: torch.Tensor, model: VBCGCDModel, labels: torch.Tensor | None, count: int
-) -> None:
-    objective_of(VBCGCDObjective, model, features, labels, count, index).end_stage()
-
-
 def ended_stages(backbone: Path, **options: Any) -> tuple[VBCGCDModel, list[torch.Tensor]]:
     """A model after a stage of three labelled classes and a stream with two new ones, and the features of both."""
     generator = torch.Generator().manual_seed(0)
@@ -142,10 +136,10 @@ def ended_stages(backbone: Path, **options: Any) -> tuple[VBCGCDModel, list[torc
         for ids in (labels, truth)
     ]
     model = fresh(VBCGCDModel, backbone, **TINY_HEAD, **options).double()
-    end_stage(0, sets[0], model, labels, 3)
+    objective_of(VBCGCDObjective, model, sets[0], labels, 3).end_stage()
     model.set_categories(torch.zeros(3, 32), [0, 1, 2], list("abc"))
     model.config.num_known = 3
-    end_stage(1, sets[1], model, None, 5)
+    objective_of(VBCGCDObjective, model, sets[1], count=5).end_stage()
     return model, sets
 
 
@@ -182,7 +176,7 @@ def test_stages_are_those_on_paper(backbone_folder: Path) -> None:
 def test_earlier_gaussians_keep_every_bit_and_are_loaded_as_saved(backbone_folder, tmp_path) -> None:
     model, (_, second) = ended_stages(backbone_folder)
     before = model.class_gaussians.clone()
-    end_stage(2, second, model, None, 6)
+    objective_of(VBCGCDObjective, model, second, count=6, index=2).end_stage()
     assert torch.equal(model.class_gaussians[:5], before)
     model.float().save_pretrained(tmp_path)
     again = VBCGCDModel.from_pretrained(tmp_path)
@@ -202,7 +196,7 @@ def test_the_estimate_of_the_paper_ends_a_stage(backbone_folder, early_stop: boo
     assert model.class_gaussians.shape == (5, 6, 7)
     assert float((model.class_gaussians - torch.eye(7)[1:]).abs().max()) < 0.01
     assert np.mean(model.assign_natively(first).numpy() == np.arange(60) % 3) > 0.9
-    end_stage(2, second, model, None, 6)
+    objective_of(VBCGCDObjective, model, second, count=6, index=2).end_stage()
     expected = [(3, 5 / 3), (3, (2 / 5) ** 0.5), (3, 6 / 3), (5, (1 / 6) ** 0.5)]
     np.testing.assert_allclose(rules, expected if early_stop else [])
 
@@ -211,7 +205,7 @@ def test_more_new_classes_than_images_and_images_that_all_leave(backbone_folder,
     monkeypatch.setattr(vb_cgcd, "SVI_STEPS", 3)
     for options in ({}, {"estimate": "svi"}):
         model, (first, second) = ended_stages(backbone_folder, **options)
-        end_stage(2, second[:2], model, None, 9)
-        end_stage(3, first[:4], model, None, 10)
+        objective_of(VBCGCDObjective, model, second[:2], count=9, index=2).end_stage()
+        objective_of(VBCGCDObjective, model, first[:4], count=10, index=3).end_stage()
         assert bool(model.class_gaussians.isfinite().all())
         assert int(model.assign_natively(second).max()) < 9

@@ -78,12 +78,6 @@ def cut(folder: Path, name: str, length: int) -> None:
     os.truncate(folder / name, length)
 
 
-@later
-def appended(folder: Path, name: str, tail: bytes) -> None:
-    """A file with something behind its end."""
-    (folder / name).write_bytes((folder / name).read_bytes() + tail)
-
-
 def placed(make: Callable[..., Any]) -> Callable[..., Change]:
     """Something else in the place of a file."""
 
@@ -147,14 +141,9 @@ def first(held: Tensors, word: str) -> str:
     return next(key for key in sorted(held) if word in key)
 
 
-def put(word: str, value: float) -> Change:
-    """One value of one tensor."""
-    return tensors(lambda held: held[first(held, word)].view(-1)[0].fill_(value))
-
-
-def filled(word: str, value: float) -> Change:
-    """All values of one tensor."""
-    return tensors(lambda held: held[first(held, word)].fill_(value))
+def filled(word: str, value: float, count: int | None = None) -> Change:
+    """All values of one tensor, or so many."""
+    return tensors(lambda held: held[first(held, word)].view(-1)[:count].fill_(value))
 
 
 def cast(word: str, dtype: torch.dtype) -> Change:
@@ -541,7 +530,7 @@ FILES |= {
     "a hole": header(lambda held: {key: held[key] for key in list(held)[:-1]}),
     "overlapping": header(lambda held: {key: list(held.values())[1] for key in held}),
     "weights cut": cut(WEIGHTS, 40_000),
-    "weights with a tail": appended(WEIGHTS, b"x" * 999),
+    "weights with a tail": cut(WEIGHTS, 2**20),
     "sixty gigabytes": sparse({"head.last_weight": [2**34]}),
     "sixty gigabytes of the right name": sparse({"head.last_weight": [2**17, 2**17]}),
     "a gigabyte that is all there": without_room(16_384),
@@ -557,7 +546,7 @@ DTYPES = ("int8", "uint8", "uint16", "int32", "int64", "bool", "float8_e4m3fn", 
 PLACES = ("layer.0", "last_weight", "prototypes", "mixture.means", "position_embeddings")
 VALUES = ("nan", "inf", "-inf")
 FILES |= {f"weights of {name}": cast("last_weight", getattr(torch, name)) for name in DTYPES}
-FILES |= {f"{value} in {word}": put(word, float(value)) for word in PLACES for value in VALUES}
+FILES |= {f"{value} in {word}": filled(word, float(value), 1) for word in PLACES for value in VALUES}
 FILES |= {
     "missing": tensors(lambda held: held.pop("head.last_weight")),
     "too many": tensors(lambda held: held.update(stranger=torch.zeros(3))),
@@ -574,7 +563,7 @@ FILES |= {
 }
 TABLE[38, "backbone", False] |= {
     "bare int8": cast("layernorm", torch.int8),
-    "bare NaN": put("layer.1", float("nan")),
+    "bare NaN": filled("layer.1", float("nan"), 1),
     "bare and without a block": tensors(lambda held: held.pop(first(held, "layer.0"))),
     "bare and without measure": filled("layer.0.attention.attention.value.weight", 3e38),
 }

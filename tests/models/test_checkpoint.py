@@ -304,35 +304,8 @@ def test_a_fresh_process_knows_every_variant(stage_of) -> None:
     assert in_a_fork(load) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("team/model", "No model 'team/model': no such folder, and team/model: "),
-        ("./model", "No model './model': no such folder. Nothing is at './model'; "),
-        (
-            "images/model",
-            "No model 'images/model': no such folder. Nothing is at 'images/model'; 'images' holds",
-        ),
-        ("photograph", r"Did you mean 'photographs'\?"),
-        ("photographs", TEXT["no-model-in-photographs"]),  # a folder of that name comes first
-        ("images", "No model in 'images': it has no config.json. Give a finished stage or a backbone."),
-        ("dino_vitbase16_pretrain.pth", TEXT["pretrain-pth-is-a-file-convert"]),
-    ],
-)
-def test_the_error_says_why_there_is_no_model(
-    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a network a name "had no config.json", and a folder of images was "no such folder"."""
-    monkeypatch.chdir(tmp_path)
-    for folder in ("images", "photographs"):
-        Path(folder).mkdir()
-    Path("dino_vitbase16_pretrain.pth").write_bytes(b"PK\x03\x04")
-    with pytest.raises(OSError, match=said):
-        find_model(name)
-
-
 def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a_model(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     for number in (10, 9, 0):
@@ -350,3 +323,7 @@ def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a
         CheckpointError, match=TEXT["has-bare-backbone-of-type-dinov2"].format(re.escape(str(run)))
     ):
         PromptCCDModel.from_pretrained(run)
+    monkeypatch.chdir(tmp_path)
+    Path("photographs").mkdir()  # comes before the backbone of this name
+    with pytest.raises(OSError, match=TEXT["no-model-in-photographs"]):
+        find_model("photographs")

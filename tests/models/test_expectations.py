@@ -3,11 +3,16 @@
 A test is an expectation: it is met, or the error says why not and what to do. `docs/models.md` lists them.
 """
 
+import base64
 import copy
 import functools
+import io
+import itertools
 import json
 import logging
+import os
 import pickle
+import runpy
 import threading
 from collections.abc import Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -19,19 +24,15 @@ import pytest
 import torch
 from datasets import Dataset
 from PIL import Image
-from transformers import (
-    AutoConfig,
-    AutoImageProcessor,
-    AutoModel,
-    Dinov2Model,
-    pipeline,
-)
+from transformers import AutoConfig, AutoImageProcessor, AutoModel, Dinov2Model, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
+from transformers.utils import is_torchvision_available
 
 import promptccd.pipeline
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.runs.endpoint import EndpointHandler
 from tests.conftest import TINY_HEAD, fresh
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
@@ -77,6 +78,10 @@ def test_auto_classes_know_the_model_and_what_is_saved_comes_back(
     again, before = answers(AutoModel.from_pretrained(tmp_path), pixels), answers(model, pixels)
     assert again.keys() == before.keys()
     assert all(torch.equal(value, again[name]) for name, value in before.items())
+    eager = AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
+    assert eager.backbone.config._attn_implementation != model.backbone.config._attn_implementation
+    for name, value in answers(eager, pixels).items():
+        torch.testing.assert_close(value, before[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", torch.float16], ids=str)
@@ -187,20 +192,6 @@ def test_the_compiled_forward_is_the_same(stage_of, method: str, backend: str, p
         torch.testing.assert_close(found.features, expected.features, rtol=1e-4, atol=1e-5)
 
 
-# Where and as what it is
-
-
-def test_the_image_processor_is_found(stage: Path, pixels: torch.Tensor) -> None:
-    processor = AutoImageProcessor.from_pretrained(stage, backend="pil")
-    picture = Image.effect_noise((40, 30), 80).convert("RGB")
-    values = processor(picture, return_tensors="pt")["pixel_values"]
-    model = AutoModel.from_pretrained(stage)
-    found = model.assign(model(values).features)
-    assert promptccd.CategoryDiscoveryPipeline.from_pretrained(stage)(picture)["category_id"] == int(
-        found.category_ids
-    )
-
-
 # The pipeline
 
 
@@ -280,6 +271,9 @@ def test_the_pipeline_names_what_it_does_not_take(discover, stage: Path, picture
     for top_k in (0, 1.0, True):
         with pytest.raises(ValueError, match=TEXT["whole-number-1-got"].format(top_k)):
             discover(str(pictures[0]), top_k=top_k)
+    pictures[0].with_name("notes.txt").write_text("no picture")
+    with pytest.raises(ValueError, match=r"Cannot read '.*notes\.txt'"):
+        discover(str(pictures[0].with_name("notes.txt")))
     with pytest.raises(TypeError, match="candidate_labels"):
         promptccd.CategoryDiscoveryPipeline.from_pretrained(stage, candidate_labels=["cat"])
     with pytest.raises(TypeError, match="'revison'"):
@@ -308,7 +302,105 @@ def test_a_pipeline_is_saved_and_loaded(discover, pictures: list[Path], tmp_path
     assert again(str(pictures[0])) == discover(str(pictures[0]))
 
 
+def test_the_processor_is_found_and_answers_beside_torchvision_are_those_without_it(
+    discover, stage: Path, pictures: list[Path]
+) -> None:
+    """transformers takes torchvision's processor where there is one; what answers here takes Pillow's."""
+    images, model = opened(pictures), fresh(AutoModel, stage)
+    pillows = AutoImageProcessor.from_pretrained(stage, backend="pil")
+    assert type(discover.image_processor) is type(pillows)
+    features = model(pillows(images, return_tensors="pt")["pixel_values"]).features
+    assigned = model.assign(features).category_ids.tolist()
+    assert [found["category_id"] for found in discover(images)] == assigned
+    if not is_torchvision_available():
+        pytest.skip("no torchvision is installed that transformers would take")
+    other = AutoImageProcessor.from_pretrained(stage)
+    assert type(pillows) is not type(other)
+    others = model(other(images, return_tensors="pt")["pixel_values"]).features
+    assert torch.cosine_similarity(features, others).min() > 0.999
+    given = pipeline("category-discovery", model=model, image_processor=other)
+    assert given(images) == discover(images)
+
+
+def test_an_endpoint_takes_images_files_and_base64_one_or_several(
+    trained_run: Path, pictures: list[Path]
+) -> None:
+    """It answers as the pipeline does; the file of the stage is loaded by itself."""
+    stage = str(trained_run / "stage3")
+    alone = runpy.run_path(f"{stage}/handler.py")["EndpointHandler"]  # writes no bytecode into the stage
+    handler, discover = EndpointHandler(stage), promptccd.CategoryDiscoveryPipeline.from_pretrained(stage)
+    files = [path.read_bytes() for path in pictures[:3]]
+    images = [Image.open(io.BytesIO(file)) for file in files]
+    several = handler({"inputs": images})
+    assert alone(stage)({"inputs": images}) == several
+    for answer, expected in zip(several, discover(images), strict=True):
+        assert {name: pytest.approx(each, abs=1e-4) for name, each in answer.items()} == {
+            name: expected.get(name, answer[name]) for name in answer
+        }
+        assert answer["known"] == (answer["category_id"] < handler.pipeline.model.config.num_known)
+    assert handler({"inputs": [files[0], base64.b64encode(files[1]).decode(), images[2]]}) == several
+    for one in (images[1], files[1], [images[1]]):
+        answer = handler({"inputs": one})
+        assert (answer[0] if isinstance(one, list) else answer)["name"] == several[1]["name"]
+    for wrong in ("no picture", 3, [None], "aGVsbG8=", b"hello"):
+        with pytest.raises(ValueError, match="Expected an image"):
+            handler({"inputs": wrong})
+
+
 # The commands
+
+
+def as_predicted(row: dict[str, Any]) -> dict[str, Any]:
+    """An answer of the pipeline under the names of `promptccd predict`."""
+    return {"category": row["category_id"], **{name: row[name] for name in ("name", "known", "confidence")}}
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize("top_k", [2, 99])
+def test_predict_gives_what_the_pipeline_gives(stage: Path, pictures: list[Path], top_k: int, capsys) -> None:
+    words = ["--top_k", str(top_k)]
+    assert main(["predict", str(stage), str(pictures[0].parent), *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["predictions"]
+    discover = pipeline("category-discovery", model=str(stage))
+    assert isinstance(discover, promptccd.CategoryDiscoveryPipeline)
+    images = opened(pictures)
+    for given, size in itertools.product((images, list(map(str, pictures))), (1, 3)):
+        for row, first, best in zip(
+            found, discover(given, batch_size=size), discover(given, top_k=top_k), strict=True
+        ):
+            assert as_predicted(first) == pytest.approx(row["best"][0], abs=1e-5)
+            assert first["novel"] == row["novel"]
+            assert len(best) == len(row["best"])
+            for mine, theirs in zip(row["best"], best, strict=True):
+                assert as_predicted(theirs) == pytest.approx(mine, abs=1e-5)
+    for row in found:
+        assert row["best"][0] == {name: row[name] for name in row["best"][0]}
+    assert discover(images[0]) == pytest.approx(discover(images)[0])
+    assert main(["predict", str(stage), str(pictures[1]), *words, "--json"]) == 0
+    (alone,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert [alone[name] for name in ("file", "category", "note")] == ["1.png", found[1]["category"], ""]
+    assert main(["predict", str(stage), str(pictures[0].parent), *words]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines] == [
+        [row["file"], each["name"]] for row in found for each in row["best"]
+    ]
+
+
+def test_predict_gives_every_file_a_line_whatever_it_is_called(
+    stage: Path, pictures: list[Path], tmp_path: Path, capsys
+) -> None:
+    """Names that strangers chose break no line, make no column, and move no cursor."""
+    odd = tmp_path / "odd"
+    odd.mkdir()
+    pictures[0].rename(odd / "a\nb\tc\x1b[2J.png")
+    (odd / "d\re.png").write_bytes(b"")
+    assert main(["predict", str(stage), str(odd)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split("\t")[0] == r"a\nb\tc\x1b[2J.png"
+    assert second.split("\t") == [r"d\re.png", "skipped: empty file"]
+    (odd / os.fsdecode(b"caf\xe9.png")).write_bytes(b"")
+    assert main(["predict", str(stage), str(odd / os.fsdecode(b"caf\xe9.png"))]) == 2
+    assert TEXT["has-a-name-that-is-not"] in capsys.readouterr().err
 
 
 @pytest.mark.moderate

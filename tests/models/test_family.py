@@ -18,8 +18,6 @@ from tests.order_one import fill
 every_method = pytest.mark.parametrize("method", METHODS)
 HAVE_POOLS = ("promptccd-b", "promptccd-b-dualprompt", "promptccd-pp")
 PIXELS = torch.randn(3, 3, 16, 16, generator=torch_generator("pixels"))
-
-
 Built = Callable[[str], CategoryDiscoveryModel]
 
 
@@ -48,6 +46,9 @@ def test_answers_come_on_request_and_without_prompts_are_those_of_the_backbone(
         torch.testing.assert_close(model.features_of(PIXELS, prompted), unit)
     torch.testing.assert_close(outputs[False].features, backbones, rtol=1e-4, atol=1e-5)
     assert torch.equal(outputs[False].features, outputs[True].features) == (model.num_prompts == 0)
+    assert torch.equal(
+        model(PIXELS).features, outputs[method in HAVE_POOLS].features
+    )  # others only learn by them
     assert (outputs[False].components, outputs[False].scores) == (None, None)
     assert model.auxiliary_losses(outputs[False]) == {}
 

@@ -16,8 +16,8 @@ from promptccd.discovery.embedding import load_embedder
 from promptccd.runs.stage import load_view
 from promptccd.runs.start import evaluation_view
 from promptccd.runs.train import train_run
-from promptccd.training.progress import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
+from tests.test_category_trainer import Diary
 
 CIFAR100 = Path(
     os.environ.get("PROMPTCCD_CIFAR100", Path(__file__).parents[3] / "shared" / "data" / "cifar100")
@@ -41,11 +41,7 @@ def test_a_run_and_discovery_normalise_as_the_backbone_says_whatever_becomes_of_
     assert view.processor.size["shortest_edge"] == recipe.views.resize_size
     assert DiscoverySession.open(folder).view.mean == view.mean
 
-    class Stop(CategoryDiscoveryCallback):
-        def on_stage_end(self, args: object, state: object, control: TrainingControl, **more: object) -> None:
-            control.should_training_stop = True
-
-    train_run(recipe, callbacks=[Stop()])
+    train_run(recipe, callbacks=[Diary(("on_stage_end", 0))])
     (folder / "preprocessor_config.json").unlink()
     train_run(recipe)
     for stage in range(4):

@@ -19,7 +19,7 @@ from promptccd import clustering
 from promptccd.data import views as viewing
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
 from promptccd.data.stages import Stage
-from tests.training.reference_networks import Networks, Weights, covariances, eq5, linear, role, unit
+from tests.training.reference_networks import Networks, Weights, bottleneck, covariances, eq5, role, unit
 
 NATIVE = "native answers"
 
@@ -30,7 +30,7 @@ def _of_fit(name: str, fit: tuple[Tensor, ...]) -> Weights:
 
 
 class Reference:
-    """One run.
+    """One run, of which a step of fewer images than `least_share` of a batch, or of a lone one, is left out.
 
     Args:
         kind: the method's forward in `Networks`.
@@ -40,6 +40,8 @@ class Reference:
         model: the recipe's section, for sizes and weights of prompts.
         training: the recipe's section.
     """
+
+    least_share = 0.0
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class Reference:
             order = numpy_generator("order", t.seed, self.stage, epoch).permutation(len(stage))
             for self.step, first in enumerate(range(0, len(order), t.batch_size)):
                 rows = order[first : first + t.batch_size]
-                if len(rows) < self.least_rows:
+                if len(rows) < max(2, self.least_share * t.batch_size):
                     continue
                 pixels = self.drawn([images[row] for row in rows], stage.sample_ids[rows], epoch)
                 labels = self.labels[rows] if self.stage == 0 else None
@@ -98,11 +100,6 @@ class Reference:
         self.end()
         ended = {name: self.w[name] for name in self.names} | self.extra
         return ended | _of_fit("mixture", self.nets.mixture) | self.prediction
-
-    @property
-    def least_rows(self) -> int:
-        """Images of a step: one has nothing to be contrasted with."""
-        return 2
 
     def begin(self, num_categories: int) -> None:
         """Before the first epoch of a stage."""
@@ -217,14 +214,11 @@ class Reference:
 class ClassifierReference(Reference):
     """A classifier that grows when a stage begins."""
 
+    least_share = 0.5  # the mean answer over fewer is noise
+
     def train(self, stage: Stage) -> Weights:
         """See the base class; and what the classifier says of the stage's images."""
         return super().train(stage) | {NATIVE: self.answers()}
-
-    @property
-    def least_rows(self) -> int:
-        """Half a batch: the mean answer over fewer is noise."""
-        return math.ceil(self.t.batch_size / 2)
 
     def begin(self, num_categories: int) -> None:
         """Rows of the new categories, as torch draws those of a linear layer."""
@@ -350,9 +344,3 @@ class HappyReference(SimGCDReference):
             self.radius = float(torch.stack(spreads).mean() / features.shape[1]) ** 0.5
         self.means = torch.cat([self.means, torch.stack(means)])
         self.extra = {"class_means": self.means}
-
-
-def bottleneck(w: Weights, x: Tensor) -> Tensor:
-    """The MLP alone."""
-    x = F.gelu(linear(w, "head.mlp.2", F.gelu(linear(w, "head.mlp.0", x))))
-    return unit(linear(w, "head.mlp.4", x))

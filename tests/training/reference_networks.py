@@ -50,18 +50,14 @@ class Networks:
 
     def project(self, w: Weights, x: Tensor) -> Tensor:
         """phi: three layers to a unit vector, a layer of unit rows, a unit vector."""
-        x = F.gelu(linear(w, "head.mlp.2", F.gelu(linear(w, "head.mlp.0", x))))
-        return unit(unit(linear(w, "head.mlp.4", x)) @ unit(w["head.last_weight"]).T)
+        return unit(bottleneck(w, x) @ unit(w["head.last_weight"]).T)
 
     def held(self, w: Weights, x: Tensor) -> Tensor:
         """What the teacher holds: phi(x), or x as a unit vector."""
         return unit(x) if self.model.anchor_on == "cls" else self.project(w, x)
 
     def run(
-        self,
-        w: Weights,
-        tokens: Tensor,
-        prefixes: dict[int, Any] | None = None,
+        self, w: Weights, tokens: Tensor, prefixes: dict[int, Any] | None = None
     ) -> tuple[Tensor, Tensor]:
         """Tokens after the final norm ``(B, T, D)``; attention of the last block ``(B, H, T, S)``."""
         heads, attention = self.config.num_attention_heads, tokens
@@ -188,6 +184,11 @@ def linear(w: Weights, name: str, x: Tensor) -> Tensor:
 
 def norm(w: Weights, name: str, x: Tensor, eps: float = 1e-6) -> Tensor:
     return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], eps)
+
+
+def bottleneck(w: Weights, x: Tensor) -> Tensor:
+    x = F.gelu(linear(w, "head.mlp.2", F.gelu(linear(w, "head.mlp.0", x))))
+    return unit(linear(w, "head.mlp.4", x))
 
 
 def unit(x: Tensor) -> Tensor:

@@ -13,14 +13,12 @@ from promptccd.data import StageStream
 from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
 from promptccd.data.views import TrainingViews
-from promptccd.errors import ConfigurationError
-from promptccd.methods import METHODS, StageContext
+from promptccd.methods import StageContext
 from promptccd.methods.exemplars import Exemplars, Memory
 from promptccd.methods.processes import Rows
 from promptccd.models import CategoryDiscoveryOutput
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
-from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import BatchPlan, training_loader
 from tests.conftest import coloured_images
 from tests.messages import TEXT
@@ -212,15 +210,3 @@ def test_what_cannot_be_read_any_more_shrinks_the_memory(
     assert TEXT["1-of-3-exemplars-are-not"].format(second[0]) in (caplog.text)
     assert np.array_equal(np.asarray(memory.sample(1, 18)[0]), np.asarray(read[1][1]))
     assert Memory.of(kept([first[2]], [7], [0], [0]), np.array([4]), read) is None
-
-
-# Recipes
-
-
-def test_a_method_that_cannot_take_a_memory_says_who_can() -> None:
-    values = {"model": {"variant": "orca"}, "training": {"exemplars_per_class": 3}}
-    with pytest.raises(ConfigurationError, match=TEXT["orca-uses-no-images-of-earlier"]) as error:
-        Recipe.from_dict(values)
-    said = str(error.value).partition("choose from ")[2].removesuffix(" as --variant.")
-    able = {name for name, each in METHODS.items() if each.uses_exemplars}
-    assert set(said.split(", ")) == able >= {"promptccd-gcd", "simgcd", "grow-merge"}

@@ -1,5 +1,6 @@
 """Cheaper ways to run plain blocks: the [CLS] row, copies of frozen blocks, and compiled steps."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,15 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from promptccd import GCDModel
-from promptccd.errors import InterruptedRunError
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.models.backbone import blocks_of, embed, run_block, run_prefix
-from promptccd.runs import train_run
 from promptccd.training.fast import FrozenBlock, fast, is_plain
-from promptccd.training.progress import CategoryDiscoveryCallback
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
 from tests.messages import TEXT
 from tests.models.finished import BACKBONES, model_of, some_methods
 from tests.runs.test_resume import stage_hashes
+from tests.runs.test_variants import Signals, listen, train_through_signals
 
 
 def draw_weights(module: nn.Module) -> None:
@@ -175,14 +174,6 @@ def test_nothing_that_is_saved_knows_of_copies(tmp_path: Path) -> None:
     assert torch.equal(run_prefix(model.backbone, tokens, rotation), plain)
 
 
-class Stopped(CategoryDiscoveryCallback):
-    """Ends a run in the middle of its second stage, as a signal does."""
-
-    def on_step_end(self, args: object, state: object, control: object, **more: object) -> None:
-        if (state.stage, state.epoch, state.step) == (1, 0, 2):
-            raise InterruptedRunError("stopped", 130)
-
-
 @pytest.mark.slow
 def test_a_run_with_frozen_blocks_in_bfloat16(
     image_folder: Path,
@@ -206,16 +197,14 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
 
     monkeypatch.setattr(MixtureObjective, "losses", noted)
     monkeypatch.setattr(MixtureObjective, "end_stage", noted_end)
-    for name, callbacks in (("whole", []), ("killed", [Stopped()]), ("killed", [])):
+    for name in ("whole", "stopped"):
         AcceleratorState._reset_state(reset_partial_state=True)
         values = resumable_recipe(image_folder, tiny_backbone, tmp_path / name)
         values["training"] |= {"frozen_precision": "bf16", "epochs": 2, "save_minutes": 0.0}
-        recipe = Recipe.from_dict(values)
-        if callbacks:
-            with pytest.raises(InterruptedRunError):
-                train_run(recipe, callbacks=callbacks)
-        else:
-            train_run(recipe)
+        if name == "stopped":
+            listen(Signals(every=7, numbers=[signal.SIGTERM]), monkeypatch)
+        _, stops = train_through_signals(Recipe.from_dict(values))
+    assert any(stops), "no interruption was in the middle of an epoch"
     assert inside and all(inside)
     assert at_the_end == [True] * 8
-    assert stage_hashes(tmp_path / "whole") == stage_hashes(tmp_path / "killed")
+    assert stage_hashes(tmp_path / "whole") == stage_hashes(tmp_path / "stopped")

@@ -45,9 +45,6 @@ TRAINING: Values = {
     "prompt_clip": 0.01,
     "key_clip": 0.01,
     "router_clip": 0.1,
-    "optimizer": "sgd",
-    "schedule": "cosine",
-    "discovery_schedule": "cosine",
     "final_learning_rate_factor": 0.1,
     "momentum": 0.9,
     "weight_decay": 0.02,
@@ -62,7 +59,6 @@ TRAINING: Values = {
     "mixture_floor": 0.05,
     "answer_floor": 0.4,
     "category_count": "known",
-    "init_components": 0,
 }
 MIXTURE: Values = {"prompts_per_image": 2, "prompts_at_test": False}
 COUNTED: Values = {"category_count": "split_merge", "init_components": 2}
@@ -84,10 +80,7 @@ METHODS: dict[str, tuple[str, Values, Values]] = {
     "simgcd": ("plain", {"variant": "simgcd", "options": ANSWERS}, CLASSIFIED),
     "happy": ("plain", {"variant": "happy", "options": ANSWERS}, CLASSIFIED),
 }
-REFERENCES: dict[str, type[Reference]] = {
-    "simgcd": SimGCDReference,
-    "happy": HappyReference,
-}
+REFERENCES: dict[str, type[Reference]] = {"simgcd": SimGCDReference, "happy": HappyReference}
 QUICK = ("mixture",)
 
 
