@@ -23,7 +23,7 @@ LOOPBACK = {"127.0.0.1", "localhost"}
 
 @dataclass
 class Visit:
-    """A page beside all that happened on it.
+    """A page beside all that happens on it from now on.
 
     Attributes:
         page: the page of playwright.
@@ -35,24 +35,19 @@ class Visit:
     complaints: list[str] = field(default_factory=list)
     foreign_requests: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.page.on("console", self._log)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", self._ask)
 
-def watch(page: Page) -> Visit:
-    """Record what happens on a page from now on."""
-    visit = Visit(page)
-
-    def log(entry: ConsoleMessage) -> None:
+    def _log(self, entry: ConsoleMessage) -> None:
         if entry.type in ("error", "warning"):
-            visit.complaints.append(f"{entry.type}: {entry.text}")
+            self.complaints.append(f"{entry.type}: {entry.text}")
 
-    def ask(request: Request) -> None:
+    def _ask(self, request: Request) -> None:
         at = urlsplit(request.url)
         if at.scheme not in ("data", "blob", "file") and at.hostname not in LOOPBACK:
-            visit.foreign_requests.append(request.url)
-
-    page.on("console", log)
-    page.on("pageerror", lambda error: visit.complaints.append(str(error)))
-    page.on("request", ask)
-    return visit
+            self.foreign_requests.append(request.url)
 
 
 def driver(module: str) -> Any:
@@ -88,5 +83,5 @@ def browser() -> Iterator[Browser]:
 def visit(browser: Browser) -> Iterator[Visit]:
     """A fresh page of desktop width that is watched."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    yield watch(page)
+    yield Visit(page)
     page.close()

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 # What is imported stays: looking through it again and again took an eighth of the time.
 gc.set_threshold(20_000, 20, 20)
 
+HUB_CONFIGS = Path(__file__).parents[1] / "hub_configs"  # the recipes that are bundled
 Model = TypeVar("Model", bound="PreTrainedModel")
 TINY_BACKBONE = {
     "hidden_size": 32,

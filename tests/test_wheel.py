@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shipped_recipes import HUB_CONFIGS
+from tests.conftest import HUB_CONFIGS
 
 ROOT = Path(__file__).parents[1]
 BUILT_OF = (

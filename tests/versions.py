@@ -37,12 +37,6 @@ class SkipError(Exception):
     """Something cannot be had on this machine."""
 
 
-def lowest_torch() -> str:
-    """The lowest torch that is allowed."""
-    asked = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["dependencies"]
-    return next(each for each in asked if each.startswith("torch>=")).removeprefix("torch>=")
-
-
 def resolved(*more: str, lowest: bool = False) -> list[str]:
     """Versions of all that an installation brings, as uv chooses them.
 
@@ -127,7 +121,9 @@ def beside(neighbour: str) -> Answer:
 
 def rows(tests: list[str]) -> dict[str, Callable[[], Answer]]:
     """All rows by name, each with what tries it."""
-    lowest, here = lowest_torch(), f"torch=={installed('torch')}"
+    asked = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["dependencies"]
+    lowest = next(each for each in asked if each.startswith("torch>=")).removeprefix("torch>=")
+    here = f"torch=={installed('torch')}"
     sets: dict[str, Callable[[], list[str]]] = {
         "lowest": lambda: resolved(here, lowest=True),
         "newest": lambda: resolved(here),

@@ -15,9 +15,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
-from tests.crash.commands import COMMANDS, Command, start_of
 from tests.crash.system_calls import CONNECTION, Call, Decide, Verdict
-from tests.crash.workshop import Workshop
+from tests.crash.workshop import COMMANDS, Command, Workshop
 from tests.hub.server import Hub
 
 
@@ -40,7 +39,7 @@ class Kills:
 
     def __init__(self, shop: Workshop, command: Command):
         self.shop, self.command = shop, command
-        self.start = start_of(shop, command.start)
+        self.start = shop.start(command.start)
         self.words = command.words(self.start)
         self.hub_files = command.hub(self.start)
 
@@ -51,9 +50,8 @@ class Kills:
         uninterrupted run, with nothing left beside them.
         """
         calls, points, reference = self._reference()
-        chosen = points
-        if at_most is not None and at_most < len(points):
-            chosen = random.Random(f"{seed} {self.command.name}").sample(points, at_most)
+        drawing = random.Random(f"{seed} {self.command.name}")
+        chosen = points if at_most is None else drawing.sample(points, min(at_most, len(points)))
         outcomes = [self._recovery(point, reference) for point in chosen]
         killed, wrong = sum(each is not None for each in outcomes), sum(map(bool, outcomes))
         print(

@@ -19,8 +19,8 @@ from promptccd.disk import remove_leftovers, trusted, write_directory
 from promptccd.runs import RunDirectory
 from promptccd.training import TrainingState
 from tests.crash.__main__ import Point
-from tests.crash.commands import COMMANDS
 from tests.crash.system_calls import Call, Verdict, can_watch, run_watched
+from tests.crash.workshop import COMMANDS
 
 pytestmark = pytest.mark.skipif(not can_watch(), reason="this machine does not let a process be watched")
 

@@ -1,4 +1,4 @@
-"""Where commands are killed: inputs, start states, one place for all tries, and a Hub beside it."""
+"""The commands that are killed, what they start from, one place for all tries, and a Hub beside it."""
 
 import json
 import multiprocessing
@@ -7,7 +7,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from promptccd.training.progress import HISTORY, read_history
 from tests.conftest import coloured_images, quick_recipe, write_tiny_backbone
 from tests.crash.system_calls import Decide, Verdict, run_watched
 from tests.discovery.conftest import write_pictures
-from tests.discovery.corrected import rows_of
+from tests.discovery.corrected import registry_in, rows_of
 from tests.discovery.stored import stored_in
 from tests.hub.server import Hub
 
@@ -75,13 +76,15 @@ class Workshop:
         values["training"] |= {"replay_samples": 2, "kmeans_restarts": 1, "save_minutes": 0.0}
         return values
 
-    def start(self, name: str, base: Path | None, make: Callable[["Workshop"], None]) -> Path:
-        """A folder that tries start from, made of another one when it is first asked for, at the place of the tries."""
+    def start(self, name: str) -> Path:
+        """The folder of one of `STARTS`, made of another one when it is first asked for, at the place of the tries."""
         if name not in self._starts:
+            base, make = STARTS[name]
+            before = base and self.start(base)
             shutil.rmtree(self.place, ignore_errors=True)
             self.place.mkdir()
-            if base is not None:
-                shutil.copytree(base, self.place, dirs_exist_ok=True)
+            if before:
+                shutil.copytree(before, self.place, dirs_exist_ok=True)
             make(self)
             for cache in ("cache", "hf"):
                 shutil.rmtree(self.place / cache, ignore_errors=True)
@@ -170,3 +173,102 @@ def _fork_cells() -> None:
     """Cells of a sweep are forked from this warm process, not from a server that imports for seconds."""
     context = multiprocessing.get_context("fork")
     vars(import_module("promptccd.processes"))["_context"] = lambda preload: context
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to kill.
+
+    Attributes:
+        name: as it is printed.
+        words: of the command, given the folder it starts from.
+        start: one of `STARTS`.
+        results: folders whose bytes are compared.
+        hub: files that the Hub holds at the start, by repository.
+    """
+
+    name: str
+    words: Callable[[Path], list[str]]
+    start: str
+    results: Sequence[str]
+    hub: Callable[[Path], dict[str, dict[str, bytes]]] = lambda start: {}
+
+
+TRAIN = ("train", "--config", "../inputs/promptccd.json")
+DISCOVER = ("discover", "stage0", "../inputs/album", "--out", "out")
+EXPORTS = ("--export", "folders", "sidecars", "publish")
+
+
+def _stage(shop: Workshop) -> None:
+    (shop.place / "run" / "stage0").rename(shop.place / "stage0")
+    shutil.rmtree(shop.place / "run")
+
+
+def _exported(shop: Workshop) -> None:
+    """An export to replace: a category has another name since."""
+    shop.must(*DISCOVER, *EXPORTS)
+    shop.must("categories", "out", "rename", str(_new(shop.place / "out")[0]), "heron")
+
+
+def _edited(shop: Workshop) -> None:
+    """Two corrections to take back, and one that was taken back."""
+    folder = "run/stage1"
+    for number, name in enumerate(("heron", "egret", "stork")):
+        shop.must("categories", folder, "rename", str(_new(shop.place / folder)[number]), name)
+    shop.must("categories", folder, "undo")
+
+
+# What commands start from, by name: another start, and what is done there.
+STARTS: dict[str, tuple[str | None, Callable[[Workshop], None]]] = {
+    "nothing": (None, lambda shop: None),
+    "run": ("nothing", lambda shop: shop.must(*TRAIN)),
+    "stage": ("run", _stage),
+    "grouped": ("stage", lambda shop: shop.must(*DISCOVER, "--num_categories", "5")),
+    "exported": ("grouped", _exported),
+    "run, edited": ("run", _edited),
+}
+
+
+def _new(folder: Path) -> list[int]:
+    """Categories with several images, largest first, those that were not known before the others."""
+    each = [each for each in registry_in(folder).active if each.size > 1]
+    return [one.id for one in sorted(each, key=lambda one: (one.known, -one.size, one.id))]
+
+
+def _half_known(start: Path) -> dict[str, dict[str, bytes]]:
+    """The first stage is on the Hub in an earlier state, with a card that a person wrote in."""
+    card = (start / "run" / "stage0" / "README.md").read_text(encoding="utf-8")
+    return {"user/run-stage0": {"README.md": f"{card}\n## Field notes\n".encode(), "config.json": b"{}"}}
+
+
+def _words(*words: str) -> Callable[[Path], list[str]]:
+    return lambda start: list(words)
+
+
+def _merge(start: Path) -> list[str]:
+    first, second = _new(start / "out")[:2]
+    return ["categories", "out", "merge", str(first), str(second)]
+
+
+BACKBONE = "{hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 4, image_size: 16, patch_size: 8}"
+
+# A correction is a transaction, whichever it is: one of a discovery, and one of a stage, stand for all.
+COMMANDS = [
+    Command("discover", _words("discover", "stage0", "../inputs/more", "--out", "out"), "grouped", ["out"]),
+    Command("discover --export", _words(*DISCOVER, *EXPORTS), "exported", ["out"]),
+    Command("discover --adapt", _words(*DISCOVER, "--adapt", "--epochs", "1", *EXPORTS), "stage", ["out"]),
+    Command("push", _words("push", "run"), "run", ["run"], _half_known),
+    Command("train --push_to_hub", _words(*TRAIN, "--push_to_hub", "true"), "nothing", ["run"]),
+    Command(
+        "sweep",
+        _words(
+            "sweep", "--config", "../inputs/promptccd.json", "../inputs/promptccd-gcd.json", "--seeds", "1",
+            "--out", "sweep", "--baselines", "--backbone", "none", "--pretraining.epochs", "1",
+            "--backbone_config", BACKBONE,
+        ),
+        "nothing",
+        ["sweep"],
+    ),
+    Command("categories merge (a discovery)", _merge, "grouped", ["out"]),
+    Command("categories undo (a stage)", _words("categories", "run/stage1", "undo"), "run, edited", ["run"]),
+]  # fmt: skip

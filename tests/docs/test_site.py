@@ -16,7 +16,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.methods import METHODS
-from tests.browsing import watch
+from tests.browsing import Visit
 from tests.conftest import coloured_images
 from tests.docs.pages import NOTEBOOKS, ROOT, TYPED
 
@@ -57,7 +57,7 @@ def test_pages_ask_nobody_complain_of_nothing_and_fit(
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 30
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-    visit = watch(page)
+    visit = Visit(page)
     for path in pages:
         if path.name == "404.html":  # its addresses are those of a site at the root of its host
             continue

@@ -4,27 +4,38 @@ With paths or ``--changed-since`` only tests beside the files and those of whole
 """
 
 import argparse
+import contextlib
 import gc
 import importlib
 import os
 import random
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import pytest
+
+from tests.mutants import started
 from tests.mutants.lines import Lines, Project
 from tests.mutants.mutations import Mutant, mutants_of
-from tests.mutants.running import LATE, NO_TESTS, Worker, tried
 
 ROOT = Path(__file__).parents[2]
 AT_ONCE = 2  # mutants
+LONGEST_RUN_S = 60.0  # of each rank of tests for one mutant, as they ran without it; the rest is left out
+LATE = 90  # the exit code of what took too long
+NO_TESTS = int(pytest.ExitCode.NO_TESTS_COLLECTED)
+FLAGS = "-q -x --tb=no -p no:cacheprovider -p no:xdist -W ignore -o addopts= -o timeout_func_only=true"
 PRELOADED = (  # by tests of most areas; none of them may import this package
     *("torch", "transformers.models.dinov2.modeling_dinov2", "datasets", "huggingface_hub.hf_api", "httpx"),
     *("sklearn.mixture", "sklearn.cluster", "sklearn.metrics", "scipy.stats", "safetensors.torch", "xdist"),
@@ -62,6 +73,79 @@ def drawn(project: Project, paths: Sequence[str], since: str | None) -> list[Mut
     found = [mutant for file in files for mutant in mutants_of(project.root, file)]
     left = [each for each in found if not each.is_equivalent]
     return [each for each in left if not since or each.line in changed.get(each.file, ())]
+
+
+class Worker:
+    """A function of a folder at work in a forked process of a group of its own, for some seconds at most."""
+
+    def __init__(self, work: Callable[[Path], int], longest_s: float):
+        self.folder = Path(tempfile.mkdtemp(prefix="mutant-"))
+        self.due = time.monotonic() + longest_s
+        sys.stdout.flush()
+        self.process = os.fork()
+        if self.process == 0:
+            code = 70
+            try:
+                os.setpgid(0, 0)
+                code = work(self.folder)
+            finally:
+                os._exit(code)
+
+    def ended(self) -> int | None:
+        """The exit code, `None` while it runs."""
+        done, status = os.waitpid(self.process, os.WNOHANG)
+        if not done and time.monotonic() < self.due:
+            return None
+        with contextlib.suppress(ProcessLookupError):  # what it forked itself may go on without it
+            os.killpg(self.process, signal.SIGKILL)
+        if not done:
+            _, status = os.waitpid(self.process, 0)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return LATE if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
+
+
+def tried(mutant: Mutant, lines: Lines) -> Worker | None:
+    """The tests that a mutant concerns, at work; `None` if there are none."""
+    project = lines.project
+    chosen = [name for rank in lines.concerned(mutant) for name in _in_time(rank, lines.seconds)]
+
+    def work(folder: Path) -> int:
+        for number in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        (folder / "mistake.py").write_text(text := mutant.applied(), encoding="utf-8")
+        os.environ |= {started.MISTAKE: str(folder / "mistake.py"), started.MISTAKEN: str(mutant.path)}
+        started.in_all_programs(folder / "started")
+        started.put_in(str(mutant.path), text)
+        os.chdir(project.root)
+        sys.path[:0] = [str(project.root / "src"), str(project.root)]
+        flags = [*FLAGS.split(), f"--basetemp={folder / 'tmp'}", f"--timeout={project.patience_s}"]
+        files = dict.fromkeys(name.partition("::")[0] for name in chosen)
+        plugin = _Chosen(chosen)
+        code = int(pytest.main([*flags, *files], plugins=[plugin]))
+        return LATE if plugin.is_late else code
+
+    return Worker(work, 6 * LONGEST_RUN_S) if chosen else None
+
+
+def _in_time(names: Sequence[str], seconds: Mapping[str, float]) -> list[str]:
+    spent_s = accumulate(seconds[name] for name in names)
+    return [name for name, sum_s in zip(names, spent_s, strict=True) if sum_s < LONGEST_RUN_S]
+
+
+class _Chosen:
+    """Keeps some tests, in their order."""
+
+    def __init__(self, names: Sequence[str]):
+        self.rank = {name: rank for rank, name in enumerate(names)}
+        self.is_late = False
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        kept = (item for item in items if item.nodeid in self.rank)
+        items[:] = sorted(kept, key=lambda item: self.rank[item.nodeid])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.is_late |= "Failed: Timeout" in report.longreprtext
 
 
 def judged(mutants: Sequence[Mutant], lines: Lines, minutes: float) -> Iterator[tuple[Mutant, str]]:

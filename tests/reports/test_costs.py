@@ -12,9 +12,8 @@ from promptccd.data.splits import cut_by_rule
 from promptccd.reports import costs
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe, shipped
-from tests.conftest import quick_recipe
+from tests.conftest import HUB_CONFIGS, quick_recipe
 from tests.messages import TEXT
-from tests.shipped_recipes import HUB_CONFIGS
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from promptccd.models import VARIANTS, CategoryDiscoveryConfig
 from promptccd.runs import RunDirectory
 from promptccd.runs.card import BEGIN, END, hub_id_of, merge_card, stage_card
 from promptccd.training.recipe import Recipe, recipes_in
+from tests.conftest import HUB_CONFIGS
 from tests.messages import TEXT
-from tests.shipped_recipes import HUB_CONFIGS
 
 
 def card_of(recipe: Recipe, stage: int = 3, corrections: int = 0) -> str:

@@ -9,9 +9,8 @@ from promptccd.errors import ConfigurationError
 from promptccd.runs import load_model, train_run
 from promptccd.runs.start import model_options
 from promptccd.training.recipe import Recipe, located, recipes_in, sections_of, shipped, summary_of
-from tests.conftest import TINY_HEAD, coloured_images
+from tests.conftest import HUB_CONFIGS, TINY_HEAD, coloured_images
 from tests.messages import TEXT
-from tests.shipped_recipes import HUB_CONFIGS
 
 TWO_STAGES = [[0.7, 1.0], [1.0]]  # one labelled and one not: both kinds of step
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browsing import Visit, driver, watch
+from tests.browsing import Visit, driver
 from tests.conftest import coloured_images
 from tests.discovery.page.conftest import NOTES_VIOLATIONS
 from tests.messages import TEXT
@@ -142,7 +142,7 @@ def test_a_window_of_its_own_keeps_to_its_policy_and_to_its_owner(browser: Brows
     opened(page, server.url)
     with mine.expect_page() as opening:
         desk(page, ".bar a.wide").click()
-    own = watch(opening.value)
+    own = Visit(opening.value)
     violations: list[str] = []
     own.page.expose_function("violated", lambda directive: violations.append(directive))
     own.page.add_init_script(NOTES_VIOLATIONS)
@@ -167,7 +167,7 @@ def test_a_window_of_its_own_keeps_to_its_policy_and_to_its_owner(browser: Brows
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_fits_and_shuts_nobody_out(browser: Browser, server: Server, theme: str, width: int) -> None:
     page = browser.new_page(viewport={"width": width, "height": 844}, reduced_motion="reduce")
-    visit = watch(page)
+    visit = Visit(page)
     opened(page, f"{server.url}?__theme={theme}")
     behind = page.locator("promptccd-desk").evaluate("each => getComputedStyle(each).backgroundColor")
     is_light = sum(map(int, re.findall(r"\d+", behind)[:3])) > 384

@@ -19,7 +19,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from promptccd.discovery.page import OpenPage
-from tests.browsing import Visit, watch
+from tests.browsing import Visit
 from tests.discovery.corrected import registry_in
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def person_at(browser: Browser, url: str, size: tuple[int, int] = WIDE, **option
     """Somebody who has opened the page in a window of their own, which has nothing to complain of."""
     viewport, is_phone = dict(zip(("width", "height"), size, strict=True)), size == PHONE
     context = browser.new_context(viewport=viewport, has_touch=is_phone, is_mobile=is_phone, **options)
-    visit = watch(context.new_page())
+    visit = Visit(context.new_page())
     violations: list[str] = []
     visit.page.expose_function("violated", lambda directive: violations.append(directive))
     visit.page.add_init_script(NOTES_VIOLATIONS)
