@@ -95,7 +95,7 @@ def visit(url: str, folder: Path) -> None:
     """Look at the example, upload, group, take away, forget."""
     import httpx
 
-    from tests.spaces.visitor import Visitor
+    from tests.spaces.conftest import Visitor
 
     for _ in range(600):
         try:

@@ -16,7 +16,7 @@ from promptccd.discovery.checkpoint import load_progress
 from promptccd.errors import PromptCCDError, RunError
 from promptccd.runs import RunDirectory
 from promptccd.training.progress import read_history
-from tests.discovery.corrected import registry_in
+from tests.discovery.stored import registry_in
 from tests.messages import TEXT
 
 FOUND = "found/.promptccd"

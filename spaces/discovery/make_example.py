@@ -26,9 +26,8 @@ def make_example(folder: Path) -> None:
         group_of = {row.file: row.category for row in discover(session, photos, out).rows}
         for number, name in NAMED.items():
             edits.rename(session.registry, group_of[f"photo-{number:02d}.jpg"], name)
-        session.registry.replace_prototypes(
-            {}
-        )  # which settles the names: a visitor did nothing that could be undone
+        # Which settles the names: a visitor did nothing that could be undone.
+        session.registry.replace_prototypes({})
         save_progress(session, out, photos)
         session.seen.close()
         with closing(SeenFiles(out / PROJECT)) as seen:
@@ -39,9 +38,8 @@ def make_example(folder: Path) -> None:
             database.execute("vacuum")
         shutil.rmtree(project, ignore_errors=True)
         shutil.copytree(out / PROJECT, project, ignore=shutil.ignore_patterns(".lock*"))
-        text = (
-            (project / RECORD).read_text(encoding="utf-8").replace(json.dumps(str(photos))[1:-1], PHOTOS_HERE)
-        )
+        text = (project / RECORD).read_text(encoding="utf-8")
+        text = text.replace(json.dumps(str(photos))[1:-1], PHOTOS_HERE)
         (project / RECORD).write_text(text, encoding="utf-8")
 
 

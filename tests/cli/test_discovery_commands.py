@@ -12,7 +12,7 @@ from promptccd.cli.page_commands import _place_beside
 from promptccd.discovery.page.server import OpenPage
 from promptccd.errors import ConfigurationError
 from tests.conftest import coloured_images
-from tests.discovery.corrected import registry_in
+from tests.discovery.stored import registry_in
 from tests.messages import TEXT
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from promptccd.cli.main import COMMANDS, main, parse
 from tests.conftest import coloured_images, quick_recipe, save_by_kind
-from tests.discovery.corrected import registry_in
+from tests.discovery.stored import registry_in
 from tests.messages import TEXT
 from tests.processes import ended
 

@@ -26,8 +26,7 @@ from promptccd.training.progress import HISTORY, read_history
 from tests.conftest import coloured_images, quick_recipe, write_tiny_backbone
 from tests.crash.system_calls import Decide, Verdict, run_watched
 from tests.discovery.conftest import write_pictures
-from tests.discovery.corrected import registry_in, rows_of
-from tests.discovery.stored import stored_in
+from tests.discovery.stored import registry_in, rows_of, stored_in
 from tests.hub.server import Hub
 
 UNCOUNTED = (".lock", ".lock-owner", "train.log")  # process ids, and what a cell printed

@@ -22,8 +22,7 @@ from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.runs import load_model
 from promptccd.training.progress import StopRequest
 from tests.discovery.conftest import at_forward, grouped, write_pictures
-from tests.discovery.corrected import content_of, correct, registry_in
-from tests.discovery.stored import contents
+from tests.discovery.stored import content_of, contents, correct, registry_in
 from tests.messages import TEXT
 
 QUICK = AdaptationOptions(epochs=1, batch_size=16)
@@ -93,9 +92,8 @@ def test_what_is_set_aside_is_not_learnt_and_its_prototype_moves_along(session, 
     after = session.registry.prototypes[session.registry.category(junk.id).prototype_row]
     np.testing.assert_allclose(after, before + 0.25, atol=1e-6)
     carry_prototypes(session.registry, found.select(torch.arange(0)), found.features[:0])
-    assert np.array_equal(
-        session.registry.prototypes[session.registry.category(junk.id).prototype_row], after
-    )
+    last = session.registry.prototypes[session.registry.category(junk.id).prototype_row]
+    assert np.array_equal(last, after)
     edits.move(session.registry, sorted(kept)[3:], junk.id)
     with pytest.raises(DataError, match=TEXT["at-least-4-images-to-train"]):
         adapt(session, QUICK)
@@ -103,8 +101,8 @@ def test_what_is_set_aside_is_not_learnt_and_its_prototype_moves_along(session, 
 
 @pytest.mark.slow
 def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, tmp_path):
+    options = AdaptationOptions(epochs=4)
     for name in ("a", "b"):
-        options = AdaptationOptions(epochs=4)
         result = discovered(stage0, albums[0], tmp_path / name, options, num_categories=4)
     assert hash_of(tmp_path / "a/stage1") == hash_of(tmp_path / "b/stage1")
     for name in ("assignments.csv", "discovery.html"):

@@ -31,8 +31,7 @@ from promptccd.errors import DataError, RegistryError
 from promptccd.images import identity
 from tests.discovery.conftest import at_forward, write_pictures
 from tests.discovery.conftest import run as command
-from tests.discovery.corrected import registry_in
-from tests.discovery.stored import by_file, contents, copied, rows_in, stored_in, table_of
+from tests.discovery.stored import by_file, contents, copied, registry_in, rows_in, stored_in, table_of
 from tests.images.test_identity import XMP, exif, photograph, text
 from tests.messages import TEXT
 
@@ -233,12 +232,11 @@ def photographs(tmp_path: Path) -> Path:
 
 
 QUICK = ("a caption", "a turn of the pixels")
+SLOW = [each for each in EDITS if each not in QUICK]
 
 
 @pytest.mark.moderate
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EDITS]
-)
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)])
 def test_an_edit_of_the_files_loses_nothing(name, run, photographs, out, capsys):
     run(photographs, "--num_categories", 3)
     registry = registry_in(out)

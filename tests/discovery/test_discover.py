@@ -25,9 +25,8 @@ from promptccd.discovery.report import write_page
 from promptccd.errors import RunError
 from promptccd.locks import FolderLock
 from tests.discovery.conftest import at_forward, grouped, run, write_pictures
-from tests.discovery.corrected import registry_in
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS, write_hostile
-from tests.discovery.stored import alter, table_of
+from tests.discovery.stored import alter, registry_in, table_of
 from tests.messages import TEXT
 
 WRITTEN = ("assignments.csv", "discovery.html", f"{PROJECT}/project.json", f"{PROJECT}/categories.sqlite")

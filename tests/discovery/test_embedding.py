@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -153,10 +154,8 @@ def test_fingerprints_depend_on_what_features_depend_on(model, view):
     prompted.config.prompts_at_test = True
     assert model_fingerprint(prompted) != same
     larger = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=20)))
-    spaces = {
-        feature_space(m, v, p) for m in (model, prompted) for v in (view, larger) for p in ("fp32", "bf16")
-    }
-    assert len(spaces) == 8
+    every = product((model, prompted), (view, larger), ("fp32", "bf16"))
+    assert len({feature_space(*each) for each in every}) == 8
 
 
 def test_precision_follows_the_device(monkeypatch):
@@ -411,9 +410,7 @@ def test_files_of_strangers_run_nothing_and_are_refused_in_one_line(tmp_path):
 
 
 def test_no_two_ids_have_one_tile():
-    shown = {
-        tile(identity, text) for identity in ("a", "b", "a" * 99, "b" + "a" * 99) for text in ("", "t" * 500)
-    }
-    assert len(shown) == 8
+    every = product(("a", "b", "a" * 99, "b" + "a" * 99), ("", "t" * 500))
+    assert len({tile(*each) for each in every}) == 8
     with Image.open(io.BytesIO(tile("日本語 \ud800", "two\nlines"))) as image:
         assert image.size == (256, 256)

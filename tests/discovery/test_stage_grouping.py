@@ -34,7 +34,7 @@ from promptccd.errors import RegistryError
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
 from tests.discovery.conftest import write_pictures
-from tests.discovery.corrected import registry_in
+from tests.discovery.stored import registry_in
 from tests.messages import TEXT
 
 KINDS, EACH, JUNK, WIDTH = 4, 30, 150, 24
@@ -206,6 +206,9 @@ def test_earlier_images_are_those_of_stages_before_each_moment_once(tmp_path: Pa
     rows = [NO_CATEGORY if each == 4 else 1 - each % 2 for each in numbers]
     assert found.rows.tolist() == rows, "rows of the ids as they are given"
     assert found.features.tolist() == AXES[np.array(numbers) % 2].tolist()
+    assert StageGrouping(registry, "another", cache).before(2, 50, [1, 0]) is None
+    cache.store_features("wide", [*map(key_of, range(130))], torch.ones(130, len(AXES) + 1))
+    assert StageGrouping(registry, "wide", cache).before(2, 50, [1, 0]) is None
 
 
 def test_with_too_few_earlier_images_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
@@ -224,15 +227,6 @@ def test_of_many_earlier_images_some_are_drawn(tmp_path: Path, monkeypatch: pyte
     one, same, other = (each.rows.tolist() for each in drawn)
     assert len(one) == len(other) == 110
     assert one == same != other
-
-
-def test_features_come_in_the_order_of_the_keys(tmp_path: Path) -> None:
-    registry, cache = seen([6]), kept(tmp_path, 4)
-    keys = [key_of(3), key_of(9), key_of(0)]
-    assert list(StageGrouping(registry, SPACE, cache).features(keys)) == [key_of(3), key_of(0)]
-    assert not StageGrouping(registry, "another", cache).features(keys)
-    cache.store_features("wide", [key_of(0)], torch.ones(1, len(AXES) + 1))
-    assert not StageGrouping(registry, "wide", cache).features(keys)
 
 
 def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path: Path) -> None:

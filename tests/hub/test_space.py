@@ -23,7 +23,7 @@ from promptccd.runs import RunDirectory
 from tests.conftest import coloured_images
 from tests.hub.server import Hub
 from tests.messages import TEXT
-from tests.spaces.visitor import Visitor, address_in
+from tests.spaces.conftest import Visitor, address_in
 
 MODEL = "user/run-stage3"
 

@@ -19,7 +19,7 @@ from promptccd.hub.verify import Check, stage_checks
 from promptccd.runs import RunDirectory, load_model
 from tests.conftest import sum_again
 from tests.discovery.conftest import write_pictures
-from tests.discovery.corrected import content_of, correct, registry_in
+from tests.discovery.stored import content_of, correct, registry_in
 from tests.hub.server import Hub
 from tests.messages import TEXT
 from tests.runs.test_resume import stage_hashes

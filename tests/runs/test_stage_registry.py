@@ -20,7 +20,7 @@ from promptccd.reports import write_report
 from promptccd.reports.tables import ReportedRun
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage import AssignedImages, earlier_images, key_of, observe_stage
-from tests.discovery.corrected import correct, registry_in
+from tests.discovery.stored import correct, registry_in
 from tests.messages import TEXT
 from tests.runs.test_resume import begun_again
 

@@ -12,8 +12,7 @@ from promptccd.discovery.page.server import RequestFilter, Site
 from tests.discovery.page.conftest import asked
 from tests.kept import kept_text
 from tests.messages import TEXT
-from tests.spaces.conftest import Server
-from tests.spaces.visitor import Visitor
+from tests.spaces.conftest import Server, Visitor
 
 SPACE = "user-space.hf.space"
 ROUTES = ("/", "/config", "/gradio_api/upload", "/gradio_api/file=x", "/gradio_api/queue/join")
@@ -116,9 +115,8 @@ def test_cookies_are_those_of_a_page_of_ones_own_and_of_a_frame_of_the_hub(
     assert f'"root":"https://{SPACE}' in shown.text
     assert "https://huggingface.co" in shown.headers["content-security-policy"]
     cookie = shown.headers["set-cookie"]
-    assert all(
-        part in cookie for part in ("promptccd_visitor", "SameSite=None", "Secure", "Partitioned", "HttpOnly")
-    )
+    parts = ("promptccd_visitor", "SameSite=None", "Secure", "Partitioned", "HttpOnly")
+    assert all(part in cookie for part in parts)
     again = asked(space, "GET", "/", SPACE, headers={**said, "Cookie": cookie.partition(";")[0]})
     assert again.status_code == 200
     assert "set-cookie" not in again.headers, "a new one would be a new visit"

@@ -18,6 +18,7 @@ from promptccd.data.readable import ImageCache, StageImages
 from promptccd.data.stages import Stage
 from promptccd.data.views import TrainingViews
 from promptccd.discovery.checkpoint import newest_stage_in, save_checkpoint
+from promptccd.discovery.embedding import RESIZE_SHARE
 from promptccd.discovery.intake.reading import IntakeFile
 from promptccd.discovery.options import AdaptationOptions
 from promptccd.discovery.project.registry import CategoryRegistry, load_registry
@@ -34,8 +35,7 @@ from promptccd.training.stage_trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
 
-FEWEST_IMAGES = 4
-RESIZE_SHARE = 0.875  # of the crop in the resized image, as in the paper
+FEWEST_LEARNT = 4
 
 
 def require_head(session: DiscoverySession) -> None:
@@ -54,8 +54,8 @@ def _learnt(session: DiscoverySession) -> list[IntakeFile]:
 
 
 def _require_images(session: DiscoverySession) -> None:
-    if (count := len(_learnt(session))) < FEWEST_IMAGES:
-        raise DataError(f"Expected at least {FEWEST_IMAGES} images to train on, got {count}.")
+    if (count := len(_learnt(session))) < FEWEST_LEARNT:
+        raise DataError(f"Expected at least {FEWEST_LEARNT} images to train on, got {count}.")
 
 
 def adapt(session: DiscoverySession, options: AdaptationOptions, stop: StopRequest | None = None) -> None:
@@ -113,9 +113,8 @@ def _train(
         prompt_warmup_epochs=0,
     )
     side, resized = session.view.sides[0], session.view.processor.size.get("shortest_edge")
-    views = TrainingViews(
-        ViewOptions(image_size=side, resize_size=max(side, resized or int(side / RESIZE_SHARE)))
-    )
+    resized = max(side, resized or int(side / RESIZE_SHARE))
+    views = TrainingViews(ViewOptions(image_size=side, resize_size=resized))
     images = StageImages.read(_stage_of(session), 0, stop.progress, ImageCache(views.options))
     StageTrainer(
         model,

@@ -33,6 +33,7 @@ from promptccd.training.features import require_finite
 
 logger = logging.getLogger(__name__)
 
+RESIZE_SHARE = 0.875  # of the crop in the resized image, as in the paper
 # The values of a model that no feature depends on: naming a category must not cost a second forward.
 _NOT_IN_FEATURES = (
     "head.", "classifier.", "class_means", "class_deviation", "margin", "feature_deviations", "prototypes", "spread_",
@@ -271,4 +272,5 @@ def _backbone_view(model: CategoryDiscoveryModel) -> EvaluationView:
     vision = model.config.vision_config
     side = min(vision.image_size, ViewOptions.image_size)
     side -= side % vision.patch_size
-    return EvaluationView(build_image_processor(ViewOptions(image_size=side, resize_size=int(side / 0.875))))
+    options = ViewOptions(image_size=side, resize_size=int(side / RESIZE_SHARE))
+    return EvaluationView(build_image_processor(options))

@@ -325,9 +325,8 @@ class DiscoverySession:
         keys = [stage.keys[row] for row in rows]
         whole = len(rows) == len(stage.keys)  # of millions of images a copy takes gigabytes
         features = stage.features if whole else stage.features[rows]
-        images = NewImages(
-            keys, features, stage.near_duplicates.first_of[rows], self._constraints(), stage.stage
-        )
+        first_of, constraints = stage.near_duplicates.first_of[rows], self._constraints()
+        images = NewImages(keys, features, first_of, constraints, stage.stage)
         try:
             change, estimate = self.grouping.group(images, num_categories)
         except DataError as error:  # a person knows files, not keys

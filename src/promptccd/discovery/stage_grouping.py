@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -70,13 +71,11 @@ class StageGrouping:
 
     # Earlier images
 
-    def features(self, keys: Sequence[str]) -> dict[str, Tensor]:
-        """Unit features by key, in the order of the keys, of images with features."""
+    def features(self, keys: Sequence[str]) -> tuple[list[str], Tensor]:
+        """The keys of images with features, in their order, and unit features ``(N, D)`` of these."""
         vectors, there = self.seen.vectors(self.space, keys)
-        if vectors.shape[1] != self.registry.prototypes.shape[1]:
-            return {}
-        found = zip(keys, torch.from_numpy(vectors), there, strict=True)
-        return {key: row for key, row, is_there in found if is_there}
+        there &= vectors.shape[1] == self.registry.prototypes.shape[1]
+        return list(compress(keys, there)), torch.from_numpy(vectors[there])
 
     def before(self, stage: int, num_new: int, ids: Sequence[int]) -> EarlierImages | None:
         """Images that came before a stage, near-duplicates once; `None` if they are too few for `num_new` images.
@@ -90,15 +89,12 @@ class StageGrouping:
             drawn = numpy_generator("remembered images", self.seed, stage).permutation(len(keys))
             keys = [keys[row] for row in sorted(drawn[:MOST_REMEMBERED].tolist())]
         followers = self.seen.followers(keys)
-        features = self.features([key for key in keys if key not in followers])
-        if not enough_earlier(len(features), num_new):
+        found, features = self.features([key for key in keys if key not in followers])
+        if not enough_earlier(len(found), num_new):
             return None
-        return EarlierImages(
-            torch.stack(list(features.values())),
-            torch.tensor([row_of.get(members.get(key, NO_CATEGORY), NO_CATEGORY) for key in features]),
-            torch.tensor([images[key] for key in features]),
-            stage,
-        )
+        rows = [row_of.get(members.get(key, NO_CATEGORY), NO_CATEGORY) for key in found]
+        stages = torch.tensor([images[key] for key in found])
+        return EarlierImages(features, torch.tensor(rows), stages, stage)
 
     @property
     def waiting(self) -> list[str]:
@@ -108,12 +104,11 @@ class StageGrouping:
 
     def likest(self) -> dict[str, int]:
         """The active category that each of the `waiting` images with features is most like."""
-        active, features = self.registry.active_prototypes(), self.features(self.waiting)
-        if not features or not active.ids:
+        active, (keys, features) = self.registry.active_prototypes(), self.features(self.waiting)
+        if not keys or not active.ids:
             return {}
-        prototypes = torch.from_numpy(active.matrix)
-        nearest = squared_distances(torch.stack(list(features.values())), prototypes).argmin(1)
-        return {key: active.ids[row] for key, row in zip(features, nearest.tolist(), strict=True)}
+        nearest = squared_distances(features, torch.from_numpy(active.matrix)).argmin(1)
+        return {key: active.ids[row] for key, row in zip(keys, nearest.tolist(), strict=True)}
 
     def fitting(
         self, found: Assignment, known: KnownCategories, without: Collection[str]
@@ -121,17 +116,17 @@ class StageGrouping:
         """Unassigned images, except some, that fit into a category of a grouping; its first categories are known."""
         if known.spread is None or known.earlier is None:
             return None
-        features = self.features([key for key in self.waiting if key not in without])
-        if not features:
+        keys, features = self.features([key for key in self.waiting if key not in without])
+        if not keys:
             return None
         rows = [*range(len(known.ids)), *[None] * (len(found.ids) - len(known.ids))]
         again = assign(
-            torch.stack(list(features.values())),
+            features,
             found.prototypes.double(),
             found.ids,
             temperature=self.temperature,
             spread=known.spread.of(rows),
-            keys=list(features),
+            keys=keys,
         )
         fits = again.select((~again.novel).nonzero()[:, 0])
         return fits if len(fits.keys) else None
@@ -198,14 +193,12 @@ class StageGrouping:
         registry, members = self.registry, self.registry.members
         stay = {*self.fixed, *(each.id for each in registry.aside)}
         newest = sorted(key for key, stage in registry.images.items() if stage == registry.stage)
-        features = self.features([key for key in newest if members.get(key) not in stay])
-        if not features:
+        keys, features = self.features([key for key in newest if members.get(key) not in stay])
+        if not keys:
             return None
-        keys, numbers = list(features), dict[str, int]()
-        first = self.seen.followers(keys)
+        first, numbers = self.seen.followers(keys), dict[str, int]()
         duplicates = np.array([numbers.setdefault(first.get(key, key), len(numbers)) for key in keys])
-        rows = torch.stack(list(features.values()))
-        return NewImages(keys, rows, duplicates, registry.constraints(), registry.stage)
+        return NewImages(keys, features, duplicates, registry.constraints(), registry.stage)
 
     def _known(self, images: NewImages, num_categories: int | None) -> KnownCategories:
         """The fixed categories, and earlier images where these decide which groups are new."""

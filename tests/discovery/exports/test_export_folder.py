@@ -201,9 +201,8 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
 
     def put(names: dict[str, str]) -> Export:
         source_hash = {name: hashlib.sha256(name.encode()).hexdigest()[:DIGITS] for name in "abc"}
-        with ExportFolder.opened(
-            folder, {source_hash[name]: str(photographs / name) for name in "abc"}
-        ) as kept:
+        originals = {source_hash[name]: str(photographs / name) for name in "abc"}
+        with ExportFolder.opened(folder, originals) as kept:
             for place, name in names.items():
                 make = partial(link_or_copy, photographs / name)
                 kept.add(Item(place, source_hash[name], make, name, is_hashed=True))
@@ -260,6 +259,10 @@ def test_a_folder_of_somebody_else_is_not_exported_into(tmp_path: Path, record: 
     with pytest.raises(DiskError, match=TEXT["was-made-by-something-else"]):
         export(file, FIRST)
     assert file.read_text() == (folder / "wedding.jpg").read_text() == "irreplaceable"
+    (tmp_path / "new/@eaDir").mkdir(parents=True)
+    for name in (".DS_Store", "desktop.ini"):  # of a file manager: somebody has looked into it
+        (tmp_path / "new" / name).touch()
+    assert export(tmp_path / "new", FIRST).written == 3
 
 
 def test_many_names_are_some_names_and_all_reaches_the_disk(tmp_path: Path, monkeypatch) -> None:
@@ -280,13 +283,6 @@ def test_many_names_are_some_names_and_all_reaches_the_disk(tmp_path: Path, monk
     assert again.lines() == [f"{tmp_path}/none: 0 photographs; files: none."]
     again.photographs = 1
     assert again.lines() == [f"{tmp_path}/none: 1 photograph; files: none."]
-
-
-def test_a_new_folder_that_somebody_looked_into_is_taken(tmp_path: Path) -> None:
-    for name in (".DS_Store", "desktop.ini"):
-        (tmp_path / name).write_text("of a file manager")
-    (tmp_path / "@eaDir").mkdir()
-    assert export(tmp_path, FIRST).written == 3
 
 
 @pytest.mark.parametrize("place", ["../x", "/etc/x", "a/../../x", "", "."])

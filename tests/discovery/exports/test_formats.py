@@ -129,10 +129,8 @@ def test_a_published_folder_is_read_whole(here: Path, tmp_path: Path, monkeypatc
         assert not record["image"].getexif()
     record = here / "found/.promptccd/project.json"
     record.write_text(record.read_text().replace('"integer": null', '"integer": [0.0, 4095.0]'))
-    assert [export(here, "publish")["publish"].written for _ in range(2)] == [
-        len(group),
-        0,
-    ]  # by another rule
+    written = [export(here, "publish")["publish"].written for _ in range(2)]
+    assert written == [len(group), 0], "by another rule"
     shutil.rmtree(found.place)
     monkeypatch.setattr("promptccd.images.clean.clean_image", lambda *given: None)
     reasons = {why for _, why in export(here, "publish")["publish"].missing}
@@ -363,7 +361,6 @@ def test_two_files_or_groups_of_one_name_are_told_apart() -> None:
     long = "ü" * 125 + ".jpg"
     first, second = names.add(long, ["card A"]), names.add(long, ["card A"])
     assert first == long and second.endswith(" (card A).jpg") and len(second.encode()) <= MOST_BYTES
-    made = folder_names(
-        {7: "Heron", 3: "heron", 9: "a/b", 12: "a:b", 4: unicodedata.normalize("NFD", "Ä"), 5: "ä"}
-    )
+    accent = unicodedata.normalize("NFD", "Ä")
+    made = folder_names({7: "Heron", 3: "heron", 9: "a/b", 12: "a:b", 4: accent, 5: "ä"})
     assert made == {3: "heron", 4: "Ä", 5: "ä (5)", 7: "Heron (7)", 9: "a_b", 12: "a_b (12)"}

@@ -320,8 +320,7 @@ def test_every_image_is_decoded_once_and_its_view_used_in_the_order_of_the_files
 
     monkeypatch.setattr(identity, "decode_image", counting)
     with read_intake(photos, view=VIEW, workers=4, use=lambda *each: used.append(each)) as intake:
-        once = left_behind(intake)
-        assert left_behind(intake) == once
+        assert left_behind(intake) == left_behind(intake)
     assert [file.key for file, _ in used] == [file.key for file in intake.used]
     assert len(counts) == 13
     assert counts.total() <= 13 + 3, "copies that follow at once may be decoded again"
@@ -352,8 +351,7 @@ def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch):
 def ramp(top: int, seed: int = 0) -> np.ndarray:
     """Values up to a largest one, another picture for every seed."""
     coarse = np.random.default_rng(seed).integers(0, 256, (5, 7), dtype=np.uint8)
-    larger = PilImage.fromarray(coarse).resize((48, 36), PilImage.Resampling.BICUBIC)
-    smooth = np.asarray(larger).astype(float)
+    smooth = np.asarray(PilImage.fromarray(coarse).resize((48, 36), PilImage.Resampling.BICUBIC), float)
     return np.rint((smooth - smooth.min()) / np.ptp(smooth) * top).astype(np.uint16)
 
 

@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 from torch.nn.functional import normalize
 
-from benchmarks import bench_moments
+from benchmarks.bench_moments import SETTINGS, beside, burst, pan, resaved
 from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
@@ -29,6 +29,7 @@ from tests.clustering.test_split_merge import blobs
 from tests.messages import TEXT
 
 MIRRORED, UPSIDE_DOWN = Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180
+BICUBIC = Image.Resampling.BICUBIC
 SPAWN = np.random.default_rng
 
 
@@ -39,7 +40,7 @@ def photograph(number, width=240, height=180):
     whole = np.zeros((height, width, 3))
     for forms, strength in ((4, 60), (12, 40), (40, 25)):
         pixels = rng.integers(0, 256, (forms, forms, 3), dtype=np.uint8)
-        layer = Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
+        layer = Image.fromarray(pixels).resize((width, height), BICUBIC)
         whole += (np.asarray(layer, dtype=float) - 128) / 128 * strength
     return Image.fromarray((128 + whole).clip(0, 255).astype(np.uint8))
 
@@ -67,24 +68,20 @@ def found_in(images, features=None, taken=None, mode="auto"):
 
 SELDOM = ("tripled", "re-saved at 60", "re-saved at 75", "burst of 2", "burst of 3", "burst of 5")
 CHANGES = {
-    **bench_moments.SETTINGS,
-    "cropped": bench_moments.beside(lambda image: image.crop((6, 4, 232, 174))),
-    "framed": bench_moments.beside(lambda image: ImageOps.expand(image, 12, "white")),
-    "captioned": bench_moments.beside(
-        lambda image: ImageOps.pad(image, (240, 200), color="black", centering=(0, 0))
+    **SETTINGS,
+    "cropped": beside(lambda image: image.crop((6, 4, 232, 174))),
+    "framed": beside(lambda image: ImageOps.expand(image, 12, "white")),
+    "captioned": beside(lambda image: ImageOps.pad(image, (240, 200), color="black", centering=(0, 0))),
+    "straightened": beside(lambda image: image.rotate(3, BICUBIC).crop((13, 10, 227, 170))),
+    "re-saved at 10": beside(lambda image: resaved(image, 10)),
+    "mirrored": beside(lambda image: image.transpose(MIRRORED)),
+    "upside down, as a small JPEG": beside(
+        lambda image: resaved(image.resize((120, 90)).transpose(UPSIDE_DOWN), 75)
     ),
-    "straightened": bench_moments.beside(
-        lambda image: image.rotate(3, Image.Resampling.BICUBIC).crop((13, 10, 227, 170))
-    ),
-    "re-saved at 10": bench_moments.beside(lambda image: bench_moments.resaved(image, 10)),
-    "mirrored": bench_moments.beside(lambda image: image.transpose(MIRRORED)),
-    "upside down, as a small JPEG": bench_moments.beside(
-        lambda image: bench_moments.resaved(image.resize((120, 90)).transpose(UPSIDE_DOWN), 75)
-    ),
-    "much darker": bench_moments.beside(lambda image: ImageEnhance.Brightness(image).enhance(0.5)),
-    "tilted": bench_moments.beside(lambda image: image.rotate(1, Image.Resampling.BICUBIC)),
-    "cut at the rim": bench_moments.beside(lambda image: image.crop((4, 3, 236, 177))),
-    "half the frame further": bench_moments.pan(0.25, 2),
+    "much darker": beside(lambda image: ImageEnhance.Brightness(image).enhance(0.5)),
+    "tilted": beside(lambda image: image.rotate(1, BICUBIC)),
+    "cut at the rim": beside(lambda image: image.crop((4, 3, 236, 177))),
+    "half the frame further": pan(0.25, 2),
 }
 
 
@@ -103,7 +100,7 @@ def test_what_is_made_of_a_photograph_is_its_moment_and_no_other(change):
 def test_order_and_distance_do_not_matter(monkeypatch, cell):
     """The frames of a burst lie far apart in the source, and the features find them, in all or beside pivots."""
     monkeypatch.setattr(find, "_LARGEST_CELL", cell)
-    frames = [bench_moments.burst(3)(photograph(number), SPAWN(number)) for number in range(10)]
+    frames = [burst(3)(photograph(number), SPAWN(number)) for number in range(10)]
     images = [shot[place] for place in range(3) for shot in frames]
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(10, 32, generator=generator).repeat(3, 1)
@@ -136,8 +133,8 @@ def test_other_things_at_the_same_place_are_other_moments():
     red, blue = (Image.merge("RGB", bands) for bands in ([grey, dark, dark], [dark, dark, grey]))
     assert moments_of([red, blue]) == [0, 1]
     # A camera that turned: a third of the picture is as far as one moves it for the same photograph.
-    assert moments_of(bench_moments.pan(0.2, 2)(photograph(1, 400), SPAWN(0))) == [0, 0]
-    assert moments_of(bench_moments.pan(0.33, 2)(photograph(1, 400), SPAWN(0))) == [0, 1]
+    assert moments_of(pan(0.2, 2)(photograph(1, 400), SPAWN(0))) == [0, 0]
+    assert moments_of(pan(0.33, 2)(photograph(1, 400), SPAWN(0))) == [0, 1]
 
 
 def of_one_kind(count, seed=0):
@@ -168,7 +165,7 @@ def sign(number):
 @pytest.mark.moderate
 def test_pictures_that_are_alike_by_nature_count_singly_unless_a_clock_speaks_for_them():
     parts, others = of_one_kind(30), [photograph(number) for number in range(12)]
-    copies = [bench_moments.resaved(image, 60) for image in others]
+    copies = [resaved(image, 60) for image in others]
     found = found_in(parts)
     assert found.first_of.tolist() == list(range(30))
     assert found.counts == {"groups": 0, "largest": 0, "doubted": 30}
@@ -197,9 +194,7 @@ def test_names_follow_each_other_by_their_last_number():
 
 @pytest.mark.parametrize(("contrast", "tells"), [(0.5, True), (0.2, False)])
 def test_detail_of_some_grey_levels_tells_pictures_apart(contrast, tells):
-    small = [
-        np.asarray(photograph(number).convert("L").resize((64, 64)), dtype=np.float32) for number in (1, 2)
-    ]
+    small = [np.asarray(photograph(each).convert("L").resize((64, 64)), dtype=np.float32) for each in (1, 2)]
     one, two = (128 + contrast * (torch.from_numpy(each)[None] - 128) for each in small)
     assert (Scale(64).apart(one, two, torch.zeros(1, 2)) > 0.9).item() is tells
 
@@ -249,12 +244,8 @@ def test_the_number_of_groups_is_that_of_one_image_of_each_moment(bursts):
 
 def test_a_moment_stays_together_unless_people_said_otherwise():
     points, keys = torch.eye(4).repeat_interleave(3, 0), [*"abcdefghijkl"]
-    said = GroupingConstraints(
-        must_link=[("c", "l")],
-        cannot_link=[("d", "e")],
-        pinned={"g": 1, "h": 1, "i": 2},
-        forbidden={"j": {1}},
-    )
+    pinned, forbidden = {"g": 1, "h": 1, "i": 2}, {"j": {1}}
+    said = GroupingConstraints([("c", "l")], [("d", "e")], pinned, forbidden)
     units = make_units(points, keys, said, lambda category: category, np.arange(12) // 3)
     parts = [units.unit_of_image.tolist().index(unit) for unit in units.unit_of_image.tolist()]
     # a, b, c and k, l go together by way of a link; d, e and f were told apart; i has another pin; j is forbidden.

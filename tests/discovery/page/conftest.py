@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from promptccd.discovery.page import OpenPage
 from tests.browsing import Visit
-from tests.discovery.corrected import registry_in
+from tests.discovery.stored import registry_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +18,17 @@ import pytest
 from PIL import ExifTags, Image
 
 from promptccd.discovery import DiscoverySession, discover
+from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.page import OpenPage
+from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project.photos import CELL_SIDE, LARGE_SIDE, SIDES, Photos
+from promptccd.discovery.project.record import PROJECT, RECORD
+from promptccd.errors import DataError
+from tests.discovery.intake.test_archives import packed
 from tests.discovery.page.conftest import WIDE, Person, Window, person_at
-from tests.discovery.stored import copied
-from tests.photographs import pixels
+from tests.discovery.stored import copied, relocate
+from tests.messages import TEXT
+from tests.photographs import MARKER, jpeg, pixels
 from tests.processes import eventually
 
 if TYPE_CHECKING:
@@ -70,16 +81,14 @@ def generation(window: Window) -> str:
     return str(window.get("state")["generation"])
 
 
-def test_dates_are_those_of_the_files(window: Window) -> None:
-    _, _, content = window.ask("/api/dates")
-    found, numbers = np.frombuffer(content, "<f8"), rows(window)
-    assert found[numbers["trip/two.jpg"]] == np.datetime64("2023-01-09T09:30:00").astype(float)
-    assert np.isnan(found[numbers["trip/undated Ä.png"]])
-    assert len(found) == len(numbers) == 5
-
-
-def test_the_original_is_the_file_itself_and_where_it_is_is_told(window: Window, journey: Path) -> None:
+def test_the_original_is_the_file_itself_and_where_and_from_when_it_is_is_told(
+    window: Window, journey: Path
+) -> None:
     numbers, which = rows(window), generation(window)
+    dates = np.frombuffer(window.ask("/api/dates")[2], "<f8")
+    assert dates[numbers["trip/two.jpg"]] == np.datetime64("2023-01-09T09:30:00").astype(float)
+    assert np.isnan(dates[numbers["trip/undated Ä.png"]])
+    assert len(dates) == len(numbers) == 5
     for name, kind in (
         ("one.jpg", "image/jpeg"),
         ("trip/undated Ä.png", "image/png"),
@@ -134,7 +143,9 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return whole
 
 
-def test_its_folder_is_shown_on_this_machine(window: Window, journey: Path, shown: Path) -> None:
+def test_its_folder_is_shown_on_a_machine_that_shows_folders_else_its_path(
+    window: Window, journey: Path, shown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert show(window, rows(window)["trip/two.jpg"])[0] == 200
     assert eventually(shown.exists)
     assert shown.read_text().splitlines() == [str(journey / "album" / "trip")]
@@ -150,9 +161,6 @@ def test_its_folder_is_shown_on_this_machine(window: Window, journey: Path, show
     assert window.ask("/api/export", {"kind": "table"})[0] == 200
     _, _, content = window.ask("/api/show_in_folder", {"export": "table"})
     assert json.loads(content) == {"path": str(journey / "found/table")}
-
-
-def test_a_machine_without_folders_says_the_path(window, journey, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "")
     status, _, content = show(window, rows(window)["one.jpg"])
     assert (status, str(journey / "album" / "one.jpg").encode() in content) == (409, True)
@@ -227,3 +235,109 @@ def test_its_path_is_copied_and_the_browser_keeps_its_menu(looker, journey, show
     answer = looker.page.evaluate_handle(f"({{ found: ({prevented})() }})")
     looker.page.locator(".cell").first.click(button="right")
     assert looker.page.evaluate("async (asked) => await asked.found", answer) is False
+
+
+# Pictures of the page come from the files of the project, and from no other
+
+
+@pytest.fixture(scope="module")
+def once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three photographs that tell on whoever took them, and what `discover` found."""
+    place = tmp_path_factory.mktemp("photographs")
+    (place / "album/sub").mkdir(parents=True)
+    for row, name in enumerate(("one.jpg", "sub/two.jpg", "<b>three.jpg")):
+        (place / "album" / name).write_bytes(jpeg(pixels(row, 480)))
+    discover(DiscoverySession.open(tiny_backbone), place / "album", place / "found")
+    return place
+
+
+@pytest.fixture
+def own(once: Path, tmp_path: Path) -> Path:
+    return copied(once, tmp_path / "own")
+
+
+def test_pictures_tell_nothing_but_what_is_seen(own: Path) -> None:
+    bench = ProjectView(own / "found")
+    assert bench.photos.names == ["<b>three.jpg", "one.jpg", "sub/two.jpg"]
+    for row in range(3):
+        sizes = []
+        for side in SIDES:
+            content = bench.photos.picture(row, side)
+            assert MARKER.encode() not in content
+            sizes.append(max(Image.open(io.BytesIO(content)).size))
+        assert sizes == [128, CELL_SIDE, 480]
+    bench.photos.close()
+    shutil.rmtree(own / "album")
+    photos = ProjectView(own / "found").photos
+    pictures = [Image.open(io.BytesIO(photos.picture(1, side))) for side in SIDES]
+    assert [max(each.size) for each in pictures] == [128, CELL_SIDE, 128]
+
+
+def test_a_file_that_holds_something_else_now_is_not_shown(own: Path) -> None:
+    secret = own / "secret.jpg"
+    secret.write_bytes(jpeg(pixels(9, 480)))
+    photos = ProjectView(own / "found").photos
+    known = [photos.picture(row, 128) for row in range(3)]
+    (own / "album/one.jpg").unlink()
+    (own / "album/one.jpg").symlink_to(secret)
+    (own / "album/<b>three.jpg").write_bytes(secret.read_bytes())
+    (own / "album/sub").rename(own / "moved")
+    (own / "album/sub").symlink_to(own / "moved")
+    assert [photos.picture(row, LARGE_SIDE) for row in range(3)] == known
+
+
+def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(own: Path) -> None:
+    """Even one whose content it knows: a list of files that was altered names it, and its sources do not hold it."""
+    project, outside = own / "found" / PROJECT, own / "outside.jpg"
+    shutil.copy(own / "album/one.jpg", outside)
+    relocate(project, str(own / "album/one.jpg"), str(outside))
+    with closing(sqlite3.connect(project / SEEN)) as database:
+        database.execute("delete from small")
+        database.commit()
+    photos = ProjectView(own / "found").photos
+    row = next(row for row, name in enumerate(photos.names) if "outside" in name)
+    assert [photos.picture(row, side) for side in SIDES] == [None, None, None]
+    record = json.loads((project / RECORD).read_text())
+    (project / RECORD).write_text(json.dumps({**record, "sources": [str(own)]}))
+    assert ProjectView(own / "found").photos.picture(row, 128) is not None
+
+
+def test_what_is_at_hand_gives_bytes_first_and_hears_of_a_file_that_is_not_what_it_seemed(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, asked = ProjectView(own / "found"), list[str]()
+
+    def at_hand(key: str) -> bytes | None:
+        asked.append(key)
+        return b"at hand" if key == first else None
+
+    photos = Photos(own / "found", registry.images, at_hand)
+    first, second, _ = photos.keys
+    assert photos.original(first) == b"at hand"
+    with monkeypatch.context() as patch:
+        patch.setattr("promptccd.discovery.project.photos.look_at", None)  # an unchanged file is not decoded
+        assert photos.original(second) == (own / "album" / photos.names[1]).read_bytes()
+    assert asked == [first, second]
+    asked.clear()
+    assert photos.file_of(second) == own / "album" / photos.names[1]
+    assert asked == []
+    (own / "album" / photos.names[1]).write_bytes(jpeg(pixels(9, 480)))
+    with pytest.raises(DataError, match="shows something else"):
+        photos.file_of(second)
+    assert asked == [second]
+
+
+def test_photographs_of_an_archive_are_there_as_they_were_kept(tiny_backbone: Path, tmp_path: Path) -> None:
+    content = {f"{row}.jpg": jpeg(pixels(row, 480)) for row in range(3)}
+    (tmp_path / "album.zip").write_bytes(packed(*content.items()))
+    discover(DiscoverySession.open(tiny_backbone), tmp_path / "album.zip", tmp_path / "found")
+    photos = ProjectView(tmp_path / "found").photos
+    assert photos.names == list(content)
+    with pytest.raises(DataError, match=TEXT["0-jpg-lies-in-an-archive"]):
+        photos.original(photos.keys[0])
+    for row in range(3):
+        assert max(Image.open(io.BytesIO(photos.picture(row, LARGE_SIDE))).size) == 128  # the file is nowhere
+    assert photos.here.all()
+    with (tmp_path / "album.zip").open("ab") as archive:
+        archive.write(b"more")
+    assert not ProjectView(tmp_path / "found").photos.here.any()  # another archive, until it is read

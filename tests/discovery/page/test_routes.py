@@ -13,29 +13,25 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.page.routes import FILES, FOREVER
+from promptccd.discovery.page.server import RequestFilter, Site
 from promptccd.discovery.project import CategoryRegistry, ProjectView, StageGroups, edits
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.observe import NO_CATEGORY
-from promptccd.discovery.project.photos import (
-    AWAY,
-    LARGE_SIDE,
-    NEWEST,
-    PINNED,
-    REVIEWED,
-    Columns,
-)
+from promptccd.discovery.project.photos import AWAY, LARGE_SIDE, NEWEST, PINNED, REVIEWED, Columns
 from promptccd.discovery.project.record import PROJECT
 from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import EACH, KINDS, write_pictures
-from tests.discovery.corrected import drawn_together, registry_in
-from tests.discovery.page.conftest import Window, served
-from tests.discovery.stored import stored_in, table_of
+from tests.discovery.page.conftest import Window, asked, served
+from tests.discovery.stored import drawn_together, registry_in, stored_in, table_of
 
 N = KINDS * EACH
 UNSURE_BELOW = 128  # of 255, as frontend/src/desk.ts has it
@@ -120,9 +116,8 @@ def test_a_photograph_is_unsure_below_one_half_as_everywhere_else() -> None:
     keys, confidences = ["a", "b", "c", "d"], np.array([0.4999, 0.5, 0.5019, 1.0])
     registry = CategoryRegistry()
     registry.observe(0, StageGroups(keys, np.zeros(4, int), np.ones((1, 2)), confidences=confidences))
-    columns = Columns(
-        registry, registry.rows_by_id({key: row for row, key in enumerate(keys)}), np.ones(4, bool)
-    )
+    rows = registry.rows_by_id({key: row for row, key in enumerate(keys)})
+    columns = Columns(registry, rows, np.ones(4, bool))
     assert (columns.sure < UNSURE_BELOW).tolist() == [True, False, False, False]
     assert columns.shown(0)["unsure"] == 1
 
@@ -369,13 +364,9 @@ def test_fewer_or_more_groups_are_asked_for_by_their_number(window: Window, proj
     assert window.get("state")["undo"]["kind"] == "grouping"
 
 
-def test_two_groups_are_enough_to_ask_about(window: Window) -> None:
-    _, *others = [each["id"] for each in window.get("state")["groups"]]
-    window.do(do="merge", categories=others)
-    assert window.get("questions") and window.get("check")["rows"]
-
-
-def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, project: Path) -> None:
+def test_questions_are_about_two_groups_which_are_enough_and_an_answer_ends_them(
+    window: Window, project: Path
+) -> None:
     state, group = window.get("state"), columns_of(window)[0]
     asked = window.get("questions")
     assert 0 < len(asked) <= 10
@@ -392,18 +383,18 @@ def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, 
     registry = registry_in(project)
     keys, constraints = window.page.project.photos.keys, registry.constraints()
     assert all(keys[row] in constraints.keys for row in first_rows)
+    _, *others = [each["id"] for each in window.get("state")["groups"]]
+    window.do(do="merge", categories=others)
+    assert window.get("questions") and window.get("check")["rows"]
 
 
-def test_examples_come_first_then_the_likest(reader: Window) -> None:
+def test_examples_come_first_then_the_likest_and_more_than_are_taken_are_refused(reader: Window) -> None:
     found = reader.get("alike?rows=5,3")["rows"]
     assert (set(found[:2]), len(found)) == ({3, 5}, N)
     home = reader.get("why/5")["group"]
     inside = reader.get(f"alike?rows=5&within={home}")["rows"]
     assert inside[0] == 5
     assert all(reader.get(f"why/{row}")["group"] == home for row in inside)
-
-
-def test_more_examples_than_are_taken_are_refused_with_both_numbers(reader: Window) -> None:
     assert reader.ask(f"/api/alike?rows={','.join(['1'] * 1000)}")[0] == 200
     status, _, content = reader.ask(f"/api/alike?rows={','.join(['1'] * 1001)}")
     assert status == 409
@@ -438,3 +429,96 @@ def test_looking_and_sorting_wait_for_nothing_heavy(project: Path) -> None:
         f"print([each for each in {HEAVY} if each in sys.modules])"
     )
     assert python(code, project).splitlines() == ["True True", "[]"]
+
+
+# Host names and origins of a page, and the headers of its answers
+
+
+HOME = Site.of_machine()
+NETWORK = Site.of_machine("0.0.0.0", ["Photos.example.org"])
+SPACE = Site.of_environment(
+    {"SPACE_HOST": "user-space.hf.space, groups.example.org", "PROMPTCCD_HOSTS": "other.example.org"}
+)
+ADDED = Site.of_environment({"PROMPTCCD_HOSTS": "a.example, B.example"})
+
+
+@pytest.mark.parametrize(
+    ("site", "host", "is_ours"),
+    [
+        (HOME, "127.0.0.1:7860", True),
+        (HOME, "localhost:7860", True),
+        (HOME, "LOCALHOST:7860", True),
+        (HOME, "[::1]:7860", True),
+        (HOME, "localhost:8080", True),  # through a tunnel
+        (HOME, "", False),
+        (HOME, "evil.example:7860", False),
+        (HOME, "localhost.evil.example:7860", False),
+        (HOME, "127.0.0.1.evil.example", False),
+        (HOME, "evil.example:127.0.0.1", False),
+        (HOME, "192.168.1.5:7860", False),
+        (HOME, "[2001:db8::1]", False),
+        (HOME, "user@localhost", False),
+        (HOME, "localhost:7860, evil.example", False),
+        (NETWORK, "192.168.1.5:7860", True),
+        (NETWORK, "photos.example.org", True),
+        (NETWORK, "evil.example", False),
+        (Site.of_machine("workstation"), "workstation:7860", True),
+        (Site.of_machine("192.168.1.5"), "192.168.1.5:7860", True),
+        (SPACE, "user-space.hf.space", True),
+        (SPACE, "groups.example.org", True),
+        (SPACE, "other.example.org:443", True),
+        (SPACE, "10.0.3.7:7860", True),  # what looks whether it is alive
+        (SPACE, "evil.hf.space", False),
+        (ADDED, "b.example", True),
+        (ADDED, "192.168.1.5", False),
+        (Site.of_environment({"GRADIO_SERVER_NAME": "0.0.0.0"}), "192.168.1.5", True),
+    ],
+)
+def test_hosts(site: Site, host: str, is_ours: bool) -> None:
+    assert site.has_host(host) is is_ours
+
+
+@pytest.mark.parametrize(
+    ("site", "host", "origin", "is_ours"),
+    [
+        (HOME, "localhost:7860", "http://localhost:7860", True),
+        (HOME, "photos.example.org", "https://photos.example.org", True),  # a proxy in front that speaks TLS
+        (HOME, "localhost:7860", "http://localhost:3000", False),  # another page of this machine
+        (HOME, "localhost:7860", "http://127.0.0.1:7860", False),
+        (HOME, "localhost:7860", "null", False),
+        (HOME, "localhost:7860", "", False),
+        (HOME, "localhost:7860", "file://localhost:7860", False),
+        (HOME, "localhost:7860", "https://evil.example", False),
+        (SPACE, "user-space.hf.space", "https://user-space.hf.space", True),
+        (SPACE, "10.0.3.7:7860", "https://user-space.hf.space", True),  # a proxy keeps the name to itself
+        (SPACE, "user-space.hf.space", "https://huggingface.co", False),
+        (SPACE, "user-space.hf.space", "https://evil.hf.space", False),
+    ],
+)
+def test_origins(site: Site, host: str, origin: str, is_ours: bool) -> None:
+    assert site.has_origin(origin, host) is is_ours
+
+
+def filtered(app: ASGIApp) -> RequestFilter:
+    """Refuses a path, and adds a header to every answer."""
+
+    def refusal(request: Request) -> Response | None:
+        if request.url.path != "/refused":
+            return None
+        return PlainTextResponse("No tea.", 418, {"x-owner": "nobody", "retry-after": "7"})
+
+    return RequestFilter(app, [refusal], lambda request: {"x-owner": request.url.path})
+
+
+def test_headers_are_added_to_every_answer_and_no_other_origin_is_let_in() -> None:
+    sent = {"X-Owner": "the application", "Access-Control-Allow-Origin": "*", "x-kept": "yes"}
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("here", headers=sent)(scope, receive, send)
+
+    response, refused = (asked(filtered(app), "GET", path) for path in ("/a", "/refused"))
+    assert (response.status_code, response.text) == (200, "here")
+    assert response.headers.get_list("x-owner") == ["/a"] and response.headers["x-kept"] == "yes"
+    assert "access-control-allow-origin" not in response.headers
+    assert (refused.status_code, refused.text, refused.headers["retry-after"]) == (418, "No tea.", "7")
+    assert refused.headers.get_list("x-owner") == ["/refused"]

@@ -30,8 +30,8 @@ from promptccd.discovery.project import ProjectView, edits
 from promptccd.errors import RegistryError, RunError
 from promptccd.locks import FolderLock
 from tests.discovery.conftest import EACH, KINDS, write_pictures
-from tests.discovery.corrected import correct, registry_in
 from tests.discovery.page.conftest import Window, served
+from tests.discovery.stored import correct, registry_in
 from tests.messages import TEXT
 from tests.processes import eventually
 

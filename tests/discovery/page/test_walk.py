@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from promptccd.discovery.project import edits
-from tests.discovery.corrected import correct, registry_in
 from tests.discovery.page.conftest import CHOSEN, PHONE, WIDE, Person, edits_of
 from tests.discovery.project.streams import Edit
+from tests.discovery.stored import correct, registry_in
 
 pytestmark = pytest.mark.slow
 

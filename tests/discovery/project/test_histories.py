@@ -194,9 +194,8 @@ ROWS = {
 def rows_of(registry: CategoryRegistry) -> dict[str, list[str]]:
     """Every row of a registry as text; of prototypes the first numbers."""
     rows = {name: [" ".join(map(str, row)) for row in registry.run(query)] for name, query in ROWS.items()}
-    return rows | {
-        "prototypes": [" ".join(f"{each:z.3f}" for each in row[:4]) for row in registry.prototypes]
-    }
+    prototypes = [" ".join(f"{each:z.3f}" for each in row[:4]) for row in registry.prototypes]
+    return rows | {"prototypes": prototypes}
 
 
 def keys_by(values: Mapping[str, object]) -> dict[str, str]:
@@ -210,9 +209,9 @@ def keys_by(values: Mapping[str, object]) -> dict[str, str]:
 def outcome(registry: CategoryRegistry, before: CategoryRegistry) -> dict[str, Any]:
     """The rows that were not in an earlier state, and what changed since."""
     earlier, rows = rows_of(before), rows_of(registry)
-    left: dict[str, Any] = {
-        name: [row for row in each if row not in earlier[name]] for name, each in rows.items()
-    }
+    left: dict[str, Any] = {}
+    for name, each in rows.items():
+        left[name] = [row for row in each if row not in earlier[name]]
     left["images"] = keys_by(dict(row.split(" ", 1) for row in left["images"]))
     change = registry.changes_since(before)
     left |= asdict(change) | {"moved": keys_by(change.moved)}

@@ -1,5 +1,7 @@
 """Categories that may be one, screens of one proposal, and groups that may be two, from what a person has approved."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -76,20 +78,29 @@ def sorted_wrong() -> tuple[CategoryRegistry, Features]:
     return groups_of(clusters, np.where(np.arange(60) < STRAY, 1, clusters))
 
 
+def screens(registry: CategoryRegistry, features: Features) -> list[dict[str, Any]]:
+    """One screen after another, until it ends."""
+    shown, skipped = [], set[str]()
+    while found := screen(registry, features, features.keys, skipped):
+        assert not skipped & set(found["images"])
+        skipped |= set(found["images"])
+        shown.append(found)
+    return shown
+
+
 def test_what_is_likely_right_comes_first_and_what_is_contradicted_is_not_proposed_at_once() -> None:
     registry, features = sorted_wrong()
     seeds = [[f"{number:03}" for number in range(first, first + 4)] for first in (20, 40)]
     edits.confirm(registry, [*seeds[0], *seeds[1]])
     assert halves(registry, features, 0) is None  # what is usual, two groups do not say
     strays = {f"{number:03}" for number in range(STRAY)}
-    skipped = set[str]()
-    while (found := screen(registry, features, features.keys, skipped))["likely"]:
-        assert {registry.members[key] for key in found["images"]} == {found["group"]}
-        assert len(found["images"]) <= SCREEN
-        assert not strays & set(found["images"])
-        assert not set(found["images"]) & registry.reviews.keys()
-        skipped |= set(found["images"])
-    assert len(skipped) == 60 - 8 - STRAY
+    *likely, found = screens(registry, features)
+    assert [each["likely"] for each in (*likely, found)] == [True] * len(likely) + [False]
+    for each in likely:
+        assert {registry.members[key] for key in each["images"]} == {each["group"]}
+        assert len(each["images"]) <= SCREEN
+        assert not set(each["images"]) & (strays | registry.reviews.keys())
+    assert sum(len(each["images"]) for each in likely) == 60 - 8 - STRAY
     assert found["group"] == 1
     assert strays == set(found["images"])
     assert found["reviewed"] == 4
@@ -115,12 +126,8 @@ def test_what_was_skipped_or_approved_is_not_asked_about_and_it_ends() -> None:
     first = screen(registry, features, features.keys)
     assert first["likely"]
     assert (first["reviewed"], SEEDS) == (0, 4)
-    skipped, screens = set[str](), 0
-    while found := screen(registry, features, features.keys, skipped):
-        assert not skipped & set(found["images"])
-        skipped |= set(found["images"])
-        screens += 1
-    assert (len(skipped), screens) == (60, 5)
+    shown = screens(registry, features)
+    assert (sum(len(each["images"]) for each in shown), len(shown)) == (60, 5)
     edits.confirm(registry, list(features.keys))
     assert screen(registry, features, features.keys) is None
 
@@ -142,8 +149,6 @@ def test_what_split_puts_elsewhere_is_asked_about_still() -> None:
     registry, features = sorted_wrong()
     registry.features = lambda needed=False: features
     edits.split(registry, 0, [f"{number:03}" for number in range(15, 30)])
-    skipped = set[str]()
-    while found := screen(registry, features, features.keys, skipped):
-        assert found["reviewed"] == 0
-        skipped |= set(found["images"])
-    assert len(skipped) == 60
+    shown = screens(registry, features)
+    assert [each["reviewed"] for each in shown] == [0] * len(shown)
+    assert sum(len(each["images"]) for each in shown) == 60

@@ -9,7 +9,7 @@ import pytest
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.errors import RegistryError
 from tests.discovery.project.streams import CENTRES, Edit, do, known_registry, random_edit
-from tests.discovery.project.test_histories import KNOWN, S1, S2, S3, elsewhere, lived
+from tests.discovery.project.test_histories import KNOWN, S1, S2, S3
 
 
 def snapshot(registry: CategoryRegistry) -> dict:
@@ -65,20 +65,6 @@ def test_a_cosine_of_nine_tenths_is_near_enough(last: float, home: int) -> None:
     registry.observe(0, StageGroups(["a"], np.array([0]), np.array([[2.0, 0, 0, 0]])))
     looks = np.array([[9.0, 3, 3, last]])  # the cosine of 9, 3, 3, 1 is 9 / 10
     assert registry.observe(1, StageGroups(["b"], np.array([0]), looks)).cluster_ids == (home,)
-
-
-@pytest.mark.parametrize("turn", [lambda groups: groups, elsewhere], ids=["alike", "other features"])
-@pytest.mark.parametrize("again", [(1, 2, 3), (3, 1, 2)])
-def test_a_repeated_stage_keeps_everything(again, turn) -> None:
-    registry = lived()
-    before, free, stage = snapshot(registry), registry.next_id, registry.stage
-    for number, stage_again in enumerate(again):
-        images = {1: S1, 2: S2, 3: S3}[stage_again]
-        change = registry.observe(stage_again, turn(images.groups(KNOWN, seed=10 + number)))
-        assert (change.new, change.moved, change.retired) == ((), {}, ())
-        assert snapshot(registry) == before
-    assert (registry.next_id, registry.stage) == (free, stage)
-    registry.require_whole()
 
 
 @pytest.mark.parametrize(

@@ -137,9 +137,8 @@ class GroupTree:
         self.seeds, self.masses = self._seeds(num_seeds, weights)
         self.most_groups = len(fixed) + len(self.seeds)
         self.fewest_groups = max(1, len(fixed) + num_opened)
-        self._merges = _cheapest_merges(
-            self.seeds, self.masses, self.fixed.double().cpu().numpy(), num_opened, self.fewest_groups
-        )
+        held = self.fixed.double().cpu().numpy()
+        self._merges = _cheapest_merges(self.seeds, self.masses, held, num_opened, self.fewest_groups)
 
     def cut(self, num_groups: int) -> UnitGroups:
         """So many groups of the sampled units, in principal components, after a few steps of k-means."""
@@ -166,9 +165,8 @@ class GroupTree:
         if (num_new := min(num_groups - self.num_fixed - self.num_opened, most)) > 0:
             restarts = max(1, min(MOST_RESTARTS, RESTART_ELEMENTS // (num_new * most)))
             started = self._started(num_new, restarts, MOST_ITERATIONS)
-            centres = torch.cat(
-                [self.fixed, self.opened, torch.as_tensor(started.cluster_centers_)[-num_new:]]
-            )
+            new = torch.as_tensor(started.cluster_centers_)[-num_new:]
+            centres = torch.cat([self.fixed, self.opened, new])
             tried.append(lloyd(self.units, centres, self.num_fixed, CUT_ITERATIONS))
         return min(tried, key=lambda found: float(found.costs @ self.units.weights))
 
@@ -182,9 +180,8 @@ class GroupTree:
     def _started(self, num_new: int, restarts: int, iterations: int) -> AnchoredKMeans:
         """k-means from random starts: new groups, fixed groups and groups that pins open."""
         given = torch.cat([self.fixed, self.opened])
-        kmeans = AnchoredKMeans(
-            len(given) + num_new, restarts, iterations, random_state=self.seed, fix_labelled=True
-        )
+        count = len(given) + num_new
+        kmeans = AnchoredKMeans(count, restarts, iterations, random_state=self.seed, fix_labelled=True)
         return kmeans.fit(self._free_points, given, torch.arange(len(given)))
 
     def _seeds(self, most: int, opened_weights: Tensor) -> tuple[Array, Array]:
@@ -196,10 +193,10 @@ class GroupTree:
             counts = torch.as_tensor(started.labels_).bincount(minlength=num_groups)[-most:]
             seeds.append(torch.as_tensor(started.cluster_centers_)[-most:][counts > 0])
             masses.append(counts[counts > 0])
-        return (
-            torch.cat([each.double().cpu() for each in seeds]).numpy(),
-            torch.cat([each.double().cpu() for each in masses]).numpy(),
+        of_seeds, of_masses = (
+            torch.cat([each.double().cpu() for each in parts]) for parts in (seeds, masses)
         )
+        return of_seeds.numpy(), of_masses.numpy()
 
 
 def _sampled(units: Units, seed: int) -> Tensor:

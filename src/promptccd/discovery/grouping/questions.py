@@ -30,13 +30,11 @@ class PairQuestion:
         first: key of the image in doubt.
         second: key of the most typical image of a group.
         second_category: group of the second; the same if the question is whether the first belongs there at all.
-        doubt: in 0..1, about the first image.
     """
 
     first: str
     second: str
     second_category: int
-    doubt: float
 
 
 @torch.no_grad()
@@ -101,9 +99,7 @@ class _Chooser:
         own, second = self.category[row], self.second[row]
         self.used[groups[place]] += 1
         compared = second if second in self.typical else own  # a known category may have no image here
-        return PairQuestion(
-            self.keys[row], self.keys[self.typical[compared]], compared, float(self.doubt[row])
-        )
+        return PairQuestion(self.keys[row], self.keys[self.typical[compared]], compared)
 
 
 def _doubt(found: Assignment) -> Tensor:

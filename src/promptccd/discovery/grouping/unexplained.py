@@ -104,14 +104,9 @@ class OpenSet:
         size. The true share of new images is not known: this bounds a range.
         """
         units, sizes = self.units, self.units.sizes
-        explained = torch.cat(
-            [
-                self.spread.known_probability(
-                    squared_distances(units.points[block], self.fixed) / self.spread.typical
-                )
-                for block in units.blocks(len(self.fixed))
-            ]
-        )
+        blocks = (units.points[block] for block in units.blocks(len(self.fixed)))
+        spreads = (squared_distances(each, self.fixed) / self.spread.typical for each in blocks)
+        explained = torch.cat([self.spread.known_probability(each) for each in spreads])
         new = sizes * torch.sigmoid(torch.logit(1 - explained) - math.log(STRANGERS))
         new[found.labels >= len(self.fixed)] = 0
         new[units.pins[0]] = 0

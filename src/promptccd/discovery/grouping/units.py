@@ -148,9 +148,8 @@ def make_units(
     number_of = {component: beyond + place for place, component in enumerate(dict.fromkeys(components))}
     numbers[constrained_rows] = [number_of[component] for component in components]
     unit_of_image, representatives = _numbered(numbers)
-    place = dict(
-        zip(components, unit_of_image[constrained_rows].tolist(), strict=True)
-    )  # unit of a component
+    units = unit_of_image[constrained_rows].tolist()
+    place = dict(zip(components, units, strict=True))  # unit of a component
     alone = len(representatives) == len(keys)
     means = points if alone else points[torch.from_numpy(representatives)]
     sizes = torch.ones(len(representatives), dtype=points.dtype, device=points.device)
@@ -160,9 +159,8 @@ def make_units(
         pairs = np.stack([unit_of_image[constrained_rows], groups], 1)
         parts, first, part_of_image = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
         is_answered = np.bincount(part_of_image.ravel(), is_named[constrained_rows]) > 0
-        chosen, unit_of_part = (
-            torch.from_numpy(each) for each in np.unique(parts[:, 0], return_inverse=True)
-        )
+        numbered = np.unique(parts[:, 0], return_inverse=True)
+        chosen, unit_of_part = map(torch.from_numpy, numbered)
         sizes[chosen] = unit_of_part.bincount().to(sizes)
         worth = torch.from_numpy(np.where(is_answered, ANSWER_WORTH, 1.0))
         weights[chosen] = unit_of_part.bincount(worth).to(weights)
@@ -182,9 +180,8 @@ def make_units(
                 rivals.setdefault(place[component], set()).add(place[other])
 
     def groups_of(categories: Iterable[int]) -> frozenset[int]:
-        return frozenset(
-            group for category in categories if (group := group_of_category(category)) is not None
-        )
+        groups = map(group_of_category, categories)
+        return frozenset(group for group in groups if group is not None)
 
     pinned = {
         place[each]: group

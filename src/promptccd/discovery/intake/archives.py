@@ -65,9 +65,8 @@ class ArchiveSource(ImageSource):
         members = archive.infolist()
         self._refuse_overlaps(members, archive.start_dir)
         found: list[Entry] = []
-        encoding = code_page_of(
-            [each.orig_filename.encode("cp437") for each in members if not each.flag_bits & _UTF8]
-        )
+        names = [each.orig_filename.encode("cp437") for each in members if not each.flag_bits & _UTF8]
+        encoding = code_page_of(names)
         for member in members:
             if member.is_dir() and not member.file_size:
                 continue

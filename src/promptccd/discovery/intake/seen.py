@@ -245,9 +245,8 @@ class SeenFiles:
         stem = _path(os.path.splitext(path)[0])
         with self._reading() as db:
             # "/" follows "." in ASCII, so these are the paths that begin with the stem and a dot.
-            found = db.execute(
-                "select path, hash from file where path > ? and path < ?", (stem + b".", stem + b"/")
-            )
+            statement = "select path, hash from file where path > ? and path < ?"
+            found = db.execute(statement, (stem + b".", stem + b"/"))
             return [digest for each, digest in found if not os.path.lexists(each)]
 
     def _key_before(self, contents: Iterable[str], image: SeenImage) -> str:

@@ -268,9 +268,8 @@ def _neighbours(features: Tensor) -> tuple[Rows, Rows, Rows]:
     pivots = numpy_generator("pivots", count).permutation(count)[: max(1, round(count**0.5))]
     if count <= _LARGEST_CELL:
         pivots = pivots[:1]
-    closest = torch.cat(
-        [(rows @ features[pivots].T).topk(min(2, len(pivots)), 1).indices for rows in features.split(4_096)]
-    )
+    most, blocks = min(2, len(pivots)), features.split(4_096)
+    closest = torch.cat([(rows @ features[pivots].T).topk(most, 1).indices for rows in blocks])
     one, two, rank = ([np.empty(0, np.int64)] for _ in range(3))
     for pivot in range(len(pivots)):
         for cell in (closest == pivot).any(1).nonzero()[:, 0].split(_LARGEST_CELL):
@@ -379,9 +378,8 @@ def _may_be_laid(miniatures: npt.NDArray[np.uint8], pairs: Pairs) -> Rows:
     ]
     coarse = [F.normalize(each - each.mean(1, keepdim=True), dim=1) for each in coarse]
     rows = ((coarse[0] * coarse[1]).sum(1) >= ROUGHLY).nonzero()[:, 0]
-    alike, _ = _SMALL.are_laid_alike(
-        one[rows], two[rows], *torch.tensor([[LAID_APART], [LAID_DISAGREES]]).expand(2, len(rows))
-    )
+    shares = torch.tensor([[LAID_APART], [LAID_DISAGREES]]).expand(2, len(rows))
+    alike, _ = _SMALL.are_laid_alike(one[rows], two[rows], *shares)
     return rows[alike].numpy()
 
 

@@ -113,9 +113,8 @@ class Scale:
         energy = (box @ two.square() @ box.T)[every, *places].flatten(0, 1)
         found /= (strength[:, None, None] * energy).clamp(min=1e-3).sqrt()
         scores, moved = _peak(found, reach)
-        strength, scores, moved = (
-            each.reshape(count, len(y), -1).double() for each in (strength, scores, moved)
-        )
+        of_blocks = (strength, scores, moved)
+        strength, scores, moved = (each.reshape(count, len(y), -1).double() for each in of_blocks)
         at = torch.cat([y, x], 1)[:, :, 0].double()
         unit = (self.side - 1) / 2
         source = torch.cat([at / unit - 1, torch.ones(len(y), 1)], 1).double()

@@ -125,9 +125,7 @@ def token_check(token: str, cookie: str) -> Check:
     def refusal(request: Request) -> Response | None:
         if request.method == "POST" and "origin" not in request.headers:
             return PlainTextResponse("A correction has to name its origin.", 403)
-        given = [
-            each.get(name, "") for each, name in ((request.query_params, "token"), (request.cookies, cookie))
-        ]
+        given = request.query_params.get("token", ""), request.cookies.get(cookie, "")
         in_address, in_cookie = (hmac.compare_digest(each.encode(), token.encode()) for each in given)
         if in_address and request.method == "GET" and request.scope["path"] == "/":
             swapped = RedirectResponse("/", 303, NOT_KEPT)

@@ -271,9 +271,8 @@ def _put(rows: CategoryRegistry, categories_of: Mapping[str, int | None]) -> Non
             rows.run(
                 "insert or ignore into forbidden select id, category from image where id in chosen and category >= 0"
             )
-        rows.place(
-            None if category is None else rows.category(category).id, pin=category is not None, review=review
-        )
+        home = None if category is None else rows.category(category).id
+        rows.place(home, pin=category is not None, review=review)
     if len(categories) > 1:
         rows.choose(categories_of)
     rows.drop_contradicted_answers()

@@ -152,9 +152,8 @@ def _write_images(
     if reviewed & moved:
         rows.choose(reviewed & moved)
         rows.drop_looks()
-    rows.run_each(
-        "update image set unseen = 0 where key = ?", [(stored_key(key),) for key in sorted(reviewed - moved)]
-    )
+    stay = [(stored_key(key),) for key in sorted(reviewed - moved)]
+    rows.run_each("update image set unseen = 0 where key = ?", stay)
 
 
 class _Grouping:

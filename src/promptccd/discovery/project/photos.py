@@ -111,9 +111,8 @@ class Photos:
         if side != LARGE_SIDE:
             found = self._store.small("cell" if side == CELL_SIDE else "thumbnail", contents.values())
         missing = {row: content for row, content in contents.items() if content not in found}
-        made = {
-            content: made for row, content in missing.items() if (made := self._made(self.keys[row], side))
-        }
+        new = ((content, self._made(self.keys[row], side)) for row, content in missing.items())
+        made = {content: picture for content, picture in new if picture}
         if side == CELL_SIDE and made:
             self._store.add_cells(made)
         found |= made

@@ -333,9 +333,8 @@ def _file_of(folder: Path) -> Path:
         "photographs IMAGES --out groups/"
     )
     if stages := sorted(each for each in folder.glob("stage*") if has_registry(each)):
-        advice = (
-            f"This folder is a run, and each of its stages has one. Give the last stage, {str(stages[-1])!r}."
-        )
+        last = str(stages[-1])
+        advice = f"This folder is a run, and each of its stages has one. Give the last stage, {last!r}."
     raise RegistryError(f"{none} {advice}")
 
 

@@ -329,9 +329,8 @@ class Rows(Store):
         identity = self.next_id
         name = free_name(default_name(identity), self.names().values())
         self.run("update state set next_id = next_id + 1")
-        self.run(
-            "insert into category values(?, ?, 'discovered', ?, 0, 0, 0, null, '[]')", identity, name, born
-        )
+        values = "insert into category values(?, ?, 'discovered', ?, 0, 0, 0, null, '[]')"
+        self.run(values, identity, name, born)
         return identity
 
     def set_prototypes(self, vectors: Mapping[int, ArrayLike] | None) -> None:
@@ -350,9 +349,8 @@ class Rows(Store):
             RegistryError: it is not a vector of finite numbers of the common length.
         """
         row = np.asarray(vector, dtype=np.float32)
-        place, width = self.run(
-            "select ifnull(max(id) + 1, 0), ifnull(length(value) / 4, ?) from vector", row.size
-        )[0]
+        query = "select ifnull(max(id) + 1, 0), ifnull(length(value) / 4, ?) from vector"
+        ((place, width),) = self.run(query, row.size)
         if row.shape != (width,) or not width or not np.isfinite(row).all():
             raise RegistryError(
                 f"Expected a prototype of {width or 'some'} finite numbers, got shape {row.shape}"
