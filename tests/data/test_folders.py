@@ -17,8 +17,7 @@ from promptccd.discovery.intake.archives import ArchiveSource
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
-from tests.data.layouts import categories, picture, put
-from tests.data.trees import MASKS, TASKS, masked, tree
+from tests.data.layouts import MASKS, TASKS, categories, masked, picture, put, tree
 from tests.messages import TEXT
 
 

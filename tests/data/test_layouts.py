@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.data.layouts import LAYOUTS, observed
+from tests.data.layouts import LAYOUTS, TREES, observed
 from tests.data.tables import TABLES
-from tests.data.trees import TREES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "layouts" / "layouts.json"
 CASES = {**LAYOUTS, **TREES, **TABLES}

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, Features, Image, load_dataset, load_from_disk
+from datasets import ClassLabel, Dataset, Features, Image, concatenate_datasets, load_dataset, load_from_disk
 from huggingface_hub import DatasetCard, ModelCard
 from pyarrow.parquet import ParquetFile, read_table, write_table
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
+from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.hub import publish_stages, push_run, verify
 from promptccd.hub.stages import _licence
@@ -19,7 +20,9 @@ from promptccd.runs import RunDirectory, stream_rows, train_run
 from promptccd.runs.card import licence_on
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images, quick_recipe
+from tests.discovery.conftest import image_of
 from tests.hub.server import Hub
+from tests.images.test_decode import PNG
 from tests.messages import TEXT
 
 
@@ -70,6 +73,11 @@ def test_a_few_large_images_are_in_memory_at_a_time(
         assert found.num_row_groups == -(-found.num_rows // per_group)
     labelled = read_table(BytesIO(files["stage_0/train-00000-of-00001.parquet"].data))
     assert set(labelled["label"].to_pylist()) == {0, 1}
+
+
+def as_file(table: Dataset) -> bytes:
+    table.to_parquet(stream := BytesIO())
+    return stream.getvalue()
 
 
 def published(recipe: Path, *options: str) -> None:
@@ -165,11 +173,6 @@ def test_other_stages_than_the_published_ones_are_refused(recipe: Path, hub: Hub
 # Streams, which have no labels to be scored by
 
 
-def as_parquet(table: Dataset, place: Path, split: str) -> dict[str, bytes]:
-    table.to_parquet(str(place))
-    return {f"data/{split}-00000-of-00001.parquet": place.read_bytes()}
-
-
 @pytest.mark.slow
 def test_a_data_set_with_missing_labels_and_another_are_trained_on_and_pushed(
     hub: Hub, tiny_backbone: Path, tmp_path: Path
@@ -179,8 +182,8 @@ def test_a_data_set_with_missing_labels_and_another_are_trained_on_and_pushed(
     features = Features({"image": Image(), "label": ClassLabel(names=["red", "blue"])})
     partly = whole.remove_columns("label").add_column("label", labels).cast(features)
     more = coloured_images(3, 8, seed=5).remove_columns("label")
-    hub.add("user/partly", as_parquet(partly, tmp_path / "a.parquet", "train"), kind="dataset")
-    hub.add("user/later", as_parquet(more, tmp_path / "b.parquet", "unseen"), kind="dataset")
+    hub.add("user/partly", {"data/train-00000-of-00001.parquet": as_file(partly)}, kind="dataset")
+    hub.add("user/later", {"data/unseen-00000-of-00001.parquet": as_file(more)}, kind="dataset")
     values = quick_recipe(tmp_path, tiny_backbone, tmp_path / "run")
     values["data"] = {"dataset": "user/partly", "unlabelled": ["user/later"]}
     score = train_run(Recipe.from_dict(values))
@@ -204,3 +207,87 @@ def test_streams_are_not_published_to_be_scored_by() -> None:
     stages = StageStream.from_dataset(table, unlabelled=[coloured_images(1, 3, seed=2)])
     with pytest.raises(ConfigurationError, match=TEXT["has-no-labels-so-stages-of"]):
         publish_stages(stages, "user/stages", dry_run=True)
+
+
+# Of a data set of the Hub the stages are those of the same rows in memory, by commit, and without a network later
+
+
+NAME, OPTIONS = "team/photos", {"class_blocks": [2, 1, 1], "num_classes": 4, "images_per_class": 9}
+
+
+@pytest.fixture
+def tables() -> dict[str, list[Dataset]]:
+    return {
+        "train": [coloured_images(5, 12, seed=seed) for seed in (1, 2)],
+        "test": [coloured_images(5, 12, seed=3)],
+    }
+
+
+def publish(hub: Hub, tables: dict[str, list[Dataset]]) -> None:
+    files = {
+        f"data/{split}-{number:05d}-of-{len(parts):05d}.parquet": as_file(part)
+        for split, parts in tables.items()
+        for number, part in enumerate(parts)
+    }
+    hub.add(NAME, files, kind="dataset")
+
+
+def same(ours: StageStream, whole: StageStream) -> None:
+    assert ours.split.to_dict() == whole.split.to_dict()
+    for one, other in zip(ours, whole, strict=True):
+        assert list(one.images.content_keys()) == list(other.images.content_keys())
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_stages_are_those_of_the_whole_data_set(hub: Hub, tables, split: str) -> None:
+    publish(hub, tables)
+    ours = StageStream.from_dataset(NAME, split=split, **OPTIONS)
+    same(ours, StageStream.from_dataset(concatenate_datasets(tables[split]), split=split, **OPTIONS))
+    hub.log.clear()
+    StageStream.from_dataset(NAME, split=split, **OPTIONS, seed=2)
+    assert not hub.requests("GET", ".parquet")
+
+
+def test_what_was_fetched_needs_no_network_again(hub: Hub, tables, monkeypatch) -> None:
+    publish(hub, tables)
+    first = StageStream.from_dataset(NAME, **OPTIONS).split.fingerprint
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    hub.log.clear()
+    assert StageStream.from_dataset(NAME, **OPTIONS).split.fingerprint == first
+    assert not hub.log
+
+
+def test_a_new_commit_is_read_and_the_old_rows_are_not_taken_for_it(hub: Hub, tables) -> None:
+    publish(hub, tables)
+    StageStream.from_dataset(NAME, **OPTIONS)
+    tables["train"][0] = coloured_images(5, 12, seed=4)
+    publish(hub, tables)
+    same(
+        StageStream.from_dataset(NAME, **OPTIONS),
+        StageStream.from_dataset(concatenate_datasets(tables["train"]), **OPTIONS),
+    )
+
+
+def test_tables_that_differ_or_are_damaged_are_refused(hub: Hub, tables) -> None:
+    tables["train"][1] = tables["train"][1].rename_column("image", "picture")
+    publish(hub, tables)
+    with pytest.raises(DataError, match=TEXT["could-not-load-dataset-team-photos"]):
+        StageStream.from_dataset(NAME, **OPTIONS)
+    hub.add("team/broken", {"train.parquet": b"no parquet at all"}, kind="dataset")
+    with pytest.raises(DataError, match=TEXT["could-not-load-dataset-team-broken"]):
+        StageStream.from_dataset("team/broken", **OPTIONS)
+
+
+def test_data_set_of_the_hub_is_read(hub: Hub) -> None:
+    coloured_images(3, 4).push_to_hub("user/pictures")
+    with read_intake("user/pictures") as intake:
+        assert intake.report().used == 12
+        assert image_of(intake, intake.files[3]).size == (16, 16)
+
+
+def test_folders_of_images_on_the_hub_are_read(hub: Hub) -> None:
+    hub.add("user/folder", {"train/a.png": PNG}, kind="dataset")
+    with read_intake("user/folder") as intake:
+        assert [file.verdict.note for file in intake.files] == [""]
+        assert intake.read_bytes(intake.files[0]) == PNG
