@@ -9,21 +9,8 @@ from pathlib import Path, PureWindowsPath
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.discovery.intake.reading import find_source
 from promptccd.discovery.intake.seen import SEEN
-from promptccd.errors import DataError
 from tests.discovery.conftest import write_pictures
-from tests.messages import TEXT
-
-
-@pytest.mark.parametrize("name", ["D:\\photos", "photos\\birds", "D:/birds"])
-def test_a_folder_of_windows_is_no_data_set_of_the_hub(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="Nothing is at"):
-        find_source(name)
-    assert main(["split", name, "--class_blocks", "1", "1"]) == 2
-    output = capsys.readouterr().err
-    assert TEXT["nothing-is-at"].format(name) in output and TEXT["it-is-a-path-of-windows"] in output
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, image_fo
     return desk
 
 
+OF_WINDOWS = ("D:\\photos", "photos\\birds", "D:/birds")
 # What is typed where there is no network, and what the answer says: often the wrong value and what to type next.
 MISTAKES = [
     ("open fotos/", "fotos", "promptccd discover"),
@@ -174,6 +175,8 @@ MISTAKES = [
     ("split tiny.yaml --dataset ./nowhere", "Nothing is at './nowhere'"),
     ("train --config tiny.yaml --backbone ./nowhere", "backbone './nowhere'"),
     ("predict {stage} C:\\\\Users\\\\me\\\\photos", "Nothing is at"),
+    *((f"split '{at}' --class_blocks 1 1", "Nothing is at", TEXT["it-is-a-path-of-windows"]) for at in OF_WINDOWS),
+    *((f"discover photographs '{at}' --out new", "Nothing is at") for at in OF_WINDOWS),
     ("predict {stage} my_photos --image_roots nowhere", "Nothing is at"),
     ("predict team/model my_photos", "No model 'team/model': no such folder, and team/model: "),
     ("predict ./model my_photos", "No model './model': no such folder. Nothing is at './model'; "),

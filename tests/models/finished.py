@@ -45,7 +45,7 @@ BACKBONES: dict[str, tuple[type[PreTrainedModel], Any]] = {
 }
 # A method, and the fields that make another model of it.
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in BY_NAME} | {
-    "promptccd-b-dualprompt": ("promptccd-b", {"pool": "dualprompt"}),
+    "promptccd-b-dualprompt": ("promptccd-b", {"pool": "dualprompt"})
 }
 
 

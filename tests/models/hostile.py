@@ -411,9 +411,7 @@ CONFIGS |= {
     "a large backbone": config(vision_config__hidden_size=8192, vision_config__num_hidden_layers=128),
     "more blocks than weights": config(vision_config__num_hidden_layers=100),
 }
-TABLE[37, "promptccd-pp", False] |= {
-    "pools": config(pool_size=65_536, prompt_length=4_096, num_parts=1_024),
-}
+TABLE[37, "promptccd-pp", False] |= {"pools": config(pool_size=65_536, prompt_length=4_096, num_parts=1_024)}
 TABLE[37, "promptccd-b", False] |= {
     "more prompts than there are": config(prompts_per_image=11),
     "a foreign pool": config(pool="evil"),

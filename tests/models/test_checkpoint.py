@@ -30,13 +30,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
-from promptccd.models import (
-    VARIANTS,
-    CategorySpread,
-    CheckpointError,
-    backbone_configuration,
-    load_model,
-)
+from promptccd.models import VARIANTS, CategorySpread, CheckpointError, backbone_configuration, load_model
 from promptccd.models.checkpoint import (
     ALIGNMENT,
     PREPROCESSOR,

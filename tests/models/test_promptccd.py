@@ -363,10 +363,7 @@ def test_random_prompts_follow_neither_likelihood_nor_order(model: PromptCCDMode
 
 @pytest.mark.parametrize(
     ("kind", "variances", "deviations"),
-    [
-        ("diag", [300.0, 99.0], [200**0.5, 0]),
-        ("spherical", [300.0], [200**0.5] * 2),
-    ],
+    [("diag", [300.0, 99.0], [200**0.5, 0]), ("spherical", [300.0], [200**0.5] * 2)],
 )
 def test_replay_leaves_the_floor_of_variances_out(kind: Any, variances: list, deviations: list) -> None:
     mixture = GaussianMixture(1, 2, kind)

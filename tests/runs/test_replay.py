@@ -134,8 +134,11 @@ def test_a_memory_that_was_altered_or_never_kept_is_refused(tmp_path: Path) -> N
     values = {"sample_ids": [4], "stages": [0], "category_ids": [1], "class_ids": [1]}
     path.write_text(json.dumps(values))
     assert load_exemplars(tmp_path).to_dict() == values
-    for damage in ({}, {"class_ids": [-1]}, {"category_ids": [2**40]}, {"stages": []}):
-        path.write_text(json.dumps(values | damage if damage else {}))
+    fields = ({"class_ids": [-1]}, {"category_ids": [2**40]}, {"stages": []}, {"more": []})
+    in_all = ([[1]], 1, [2**70], ["a"])
+    damaged = [values | each for each in fields] + [dict.fromkeys(values, each) for each in in_all]
+    for damage in ({}, [], {"sample_ids": [1]}, *damaged):
+        path.write_text(json.dumps(damage))
         with pytest.raises(RunError, match=TEXT["exemplars-json-is-damaged"]):
             load_exemplars(tmp_path)
     path.unlink()

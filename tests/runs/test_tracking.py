@@ -24,14 +24,6 @@ from tests.test_category_trainer import files_of
 RECORD = EpochRecord(1, 0, 4, {"loss": 2.5, "info_nce": 2.5}, 0.01, 1.5)
 
 
-def test_metrics_are_losses_rates_and_speed() -> None:
-    losses, rates = {"loss": 2.0, "info_nce": 1.5}, {"prompt": 0.3, "key": 0.2}
-    record = EpochRecord(1, 0, 4, losses, 0.1, seconds=2.0, images=50, rates=rates)
-    expected = {"learning_rate": 0.1, "prompt_learning_rate": 0.3, "key_learning_rate": 0.2}
-    assert record.metrics == {**losses, **expected, "images_per_second": 25.0}
-    assert EpochRecord(1, 0, 4, losses, 0.1, seconds=0.0, images=50).metrics["images_per_second"] == 5e10
-
-
 def test_the_last_line_of_an_epoch_counts_and_rubbish_does_not(tmp_path: Path) -> None:
     assert read_history(tmp_path) == []
     later = EpochRecord(1, 0, 2, {"loss": 1.5}, 0.01, 0.5)

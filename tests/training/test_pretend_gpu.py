@@ -28,16 +28,10 @@ from promptccd.training.stage_trainer import StageTrainer
 from tests.conftest import resumable_recipe
 from tests.messages import TEXT
 from tests.pretend_device import GpuTensor, pretend_gpu, teachable
+from tests.test_own_method import OPTIONS
+from tests.test_own_method import TRAINING as USUAL
 
-MODEL = {
-    "promptccd-pp": {"num_parts": 2},
-    "metagcd": {"options": {"meta_episodes": 1, "meta_epochs": 1}},
-    "dydm": {"options": {"expansion_size": 40}},
-}
-TRAINING = {
-    "grow-merge": {"exemplars_per_class": 3},
-    "pa-cgcd": {"optimizer": "adamw", "learning_rate": 1e-3},
-}
+TRAINING = USUAL | {"pa-cgcd": {"optimizer": "adamw", "learning_rate": 1e-3}}
 pytestmark = pytest.mark.skipif(bool(teachable()), reason=f"no pretended GPU: {teachable()}")
 ONE_AT_A_TIME = {"metagcd"}  # how many neighbours there are decides what it computes
 
@@ -45,7 +39,7 @@ ONE_AT_A_TIME = {"metagcd"}  # how many neighbours there are decides what it com
 def trained(name: str, images: Path, backbone: Path, out: Path, **options: object) -> dict[str, bytes]:
     AcceleratorState._reset_state(reset_partial_state=True)
     values = resumable_recipe(images, backbone, out)
-    values["model"] |= {"variant": name, **MODEL.get(name, {})}
+    values["model"] |= {"variant": name, **OPTIONS.get(name, {})}
     exact = {"mixed_precision": "no", "num_workers": 0}
     values["training"] |= {"epochs": 2, "learning_rate": 1e-3, **exact, **TRAINING.get(name, {}), **options}
     train_run(Recipe.from_dict(values))

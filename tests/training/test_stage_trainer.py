@@ -295,6 +295,7 @@ def test_callbacks_are_called_in_order_and_one_may_ask_to_stop(tmp_path: Path) -
     assert progress.read_history(tmp_path) == [replace(record, seconds=2.001)]
     values = {"loss": 0.5, "learning_rate": 0.1, "key_learning_rate": 0.2, "images_per_second": 10 / 2.0006}
     assert seen[-1] == seen[-2] == ("epoch", pytest.approx(values))
+    assert replace(record, seconds=0.0).metrics["images_per_second"] == 1e10
 
 
 def test_the_first_signal_is_remembered_and_the_second_leaves_at_once(

@@ -35,12 +35,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 from promptccd.data.views import EvaluationView
 from promptccd.errors import CheckpointError, did_you_mean, nothing_at, one_line, shown
 from promptccd.images.rendering import Rendering
-from promptccd.models.configuration import (
-    BACKBONE_TYPES,
-    MOST_PATCHES,
-    backbone_config_of,
-    require_between,
-)
+from promptccd.models.configuration import BACKBONE_TYPES, MOST_PATCHES, backbone_config_of, require_between
 
 NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")

@@ -293,10 +293,7 @@ def shipped_methods() -> dict[str, Path]:
 
 
 def recipe_for_images(
-    dataset: str,
-    method: str | None = None,
-    config: str | Path | None = None,
-    overrides: Layer | None = None,
+    dataset: str, method: str | None = None, config: str | Path | None = None, overrides: Layer | None = None
 ) -> Recipe:
     """The recipe to train on a person's own images.
 
