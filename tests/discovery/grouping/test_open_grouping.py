@@ -80,9 +80,8 @@ def test_constraints_hold_or_no_grouping_can_satisfy_them(seed):
     pairs = list(itertools.combinations(keys, 2))
     drawn = [pairs[each] for each in rng.choice(len(pairs), 8, replace=False)]
     try:
-        constraints = GroupingConstraints(
-            tuple(drawn[:2]), tuple(drawn[2:]), {"a": int(rng.choice([4, 9]))}, {"b": {4}, "c": {9, 20}}
-        )
+        pinned, forbidden = {"a": int(rng.choice([4, 9]))}, {"b": {4}, "c": {9, 20}}
+        constraints = GroupingConstraints(tuple(drawn[:2]), tuple(drawn[2:]), pinned, forbidden)
     except DataError:
         return
     ids = (4, 9, 20, 21)[:count]

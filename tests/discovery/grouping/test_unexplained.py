@@ -130,9 +130,8 @@ def test_nor_is_a_known_category_of_several_kinds() -> None:
 @pytest.mark.parametrize("separation", [0.8, 0.95])
 def test_known_images_are_named_as_a_checkpoint_names_them(separation: float) -> None:
     """Not by the spreads of their categories, of which one is the widest."""
-    spread = replace(
-        KNOWN.spread, spreads=KNOWN.spread.typical * torch.linspace(0.4, 2, 8), separation=separation
-    )
+    spreads = KNOWN.spread.typical * torch.linspace(0.4, 2, 8)
+    spread = replace(KNOWN.spread, spreads=spreads, separation=separation)
     world = World(known=8, new=4, width=32, seed=11, apart=1.0)
     features, _ = world.draw(range(8), 20, seed=12)
     features = features + 0.5 * (features - world.prototypes.repeat_interleave(20, 0))

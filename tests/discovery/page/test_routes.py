@@ -253,8 +253,6 @@ def test_the_map_lays_like_beside_like_and_is_kept(window: Window, page: OpenPag
 
 
 REFUSED = {
-    "a name that is taken": ({"do": "rename", "category": 0, "name": "discovered 1"}, "called 'discovered 1' already"),
-    "a group that is not there": ({"do": "rename", "category": 99, "name": "x"}, "no category 99"),
     "nothing selected": ({"do": "move", "images": [], "to": 1}, "select images first"),
     "a row too many": ({"do": "move", "images": [N], "to": 1}, f"There are {N} photographs"),
     "a row that is no number": ({"do": "move", "images": [True], "to": 1}, "Expected 'images'"),

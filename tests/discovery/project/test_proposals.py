@@ -66,9 +66,8 @@ def groups_of(
     keys = [f"{number:03}" for number in range(len(kinds))]
     looks = unit(np.eye(8)[kinds] + spread * np.random.default_rng(seed).normal(size=(len(kinds), 8)))
     registry, sure = CategoryRegistry(), np.where(clusters == kinds, 0.99, 0.9)
-    registry.observe(
-        0, StageGroups(keys, clusters, np.eye(8, dtype=np.float32)[: clusters[-1] + 1], confidences=sure)
-    )
+    prototypes = np.eye(8, dtype=np.float32)[: clusters[-1] + 1]
+    registry.observe(0, StageGroups(keys, clusters, prototypes, confidences=sure))
     return registry, Features(keys, torch.from_numpy(looks).float())
 
 

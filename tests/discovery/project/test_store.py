@@ -219,9 +219,8 @@ def test_any_key_comes_back_and_one_of_a_hash_takes_half_of_its_length(tmp_path:
 
 def test_a_model_without_a_registry_gets_one(tmp_path: Path) -> None:
     names = ["ant", "ant", "\ta\nb\n", "discovered 3", "x" * 120]
-    found = CategoryRegistry.from_categories(
-        range(5), names, 3, np.eye(5), stage=2, members={"row:1": 0, "row:2": 3}
-    )
+    members = {"row:1": 0, "row:2": 3}
+    found = CategoryRegistry.from_categories(range(5), names, 3, np.eye(5), stage=2, members=members)
     save_registry(found, tmp_path)
     found = load_registry(tmp_path)
     ids, kept, matrix = found.active_prototypes()
