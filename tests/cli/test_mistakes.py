@@ -141,7 +141,6 @@ MISTAKES = [
     ("discover {stage} my_photos --out new --limit 23", "holds 24 files; the limit is 23. Give fewer at a time"),
     ("discover {stage} my_photos --out new --device cuda:99", "Cannot compute on 'cuda:99' ("),
     ("predict {stage} my_photos --device nonsense", "Cannot compute on 'nonsense' (", "such as cpu or cuda:0"),
-    ("predict {stage} my_photos --device cpu:x", "Cannot compute on 'cpu:x' (", "such as cpu or cuda:0"),
     ("categories {stage} rename {digits} heron", "the number or the name of a category"),
     ("categories {stage} rename -- -1 heron", "or the name of a category, got '-1'"),
     ("discover {stage} my_photos --out new --seed -1", "whole number from 0"),
@@ -203,7 +202,6 @@ MISTAKES = [
     ("verify {run} --dataset photos --quick", TEXT["no-image-is-read"]),
     # Corrections
     ("categories {stage} regroup 0", "Expected a whole number from 1 on, got '0': regroup COUNT."),
-    ("categories {stage} regroup x", "Expected a whole number from 1 on, got 'x': regroup COUNT."),
     ("categories {stage} dissolve 0 all", "Expected none, got 'all': dissolve ID [none]."),
     ("categories {stage} rename 0", "Expected rename ID NAME"),
     ("categories {stage} rename 0 a b", "in quotes"),
