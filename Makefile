@@ -70,7 +70,7 @@ AGAIN  := $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 # Slow tests are dealt to five parts. `commit` takes the one whose turn it is: see tests/rotation.py.
 PART ?= commit
 
-test: $(VENV)/.dev           ## quick tests, offline; some three minutes on two idle cores; ARGS="tests/clustering -k seed"
+test: $(VENV)/.dev           ## quick tests, offline; two and a half minutes on two idle cores; ARGS="tests/clustering -k seed"
 	$(PYTEST) -m "not slow and not moderate" $(ARGS)
 
 check: $(VENV)/.dev          ## what CI will say: lint, types, known risks, docs, and the tests of a landing

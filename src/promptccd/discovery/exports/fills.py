@@ -49,8 +49,8 @@ def folders(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow])
         with contextlib.suppress(OSError):
             linked += os.path.samefile(folder.path / place, path)
     if linked:
-        why = "are links to your files and use no space: do not edit a link in place."
-        found.notes.append(f"{linked} of them {why}")
+        note = f"{linked} of them are links to your files and use no space: do not edit a link in place."
+        found.notes.append(note)
     return found
 
 

@@ -329,8 +329,8 @@ class Rows(Store):
         identity = self.next_id
         name = free_name(default_name(identity), self.names().values())
         self.run("update state set next_id = next_id + 1")
-        values = "insert into category values(?, ?, 'discovered', ?, 0, 0, 0, null, '[]')"
-        self.run(values, identity, name, born)
+        added = "insert into category values(?, ?, 'discovered', ?, 0, 0, 0, null, '[]')"
+        self.run(added, identity, name, born)
         return identity
 
     def set_prototypes(self, vectors: Mapping[int, ArrayLike] | None) -> None:
