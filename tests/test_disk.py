@@ -1,4 +1,4 @@
-"""Directories that are there whole or not at all, and who may write to a folder."""
+"""Directories that are there whole or not at all, who may write to a folder, and disks as people have them."""
 
 import errno
 import gc

@@ -1,4 +1,4 @@
-"""Mistakes as people make them: one line says what is wrong and what to type next."""
+"""Mistakes as people make them: one line says what is wrong and what to type next; and the first hour."""
 
 import json
 import os

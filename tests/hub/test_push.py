@@ -1,4 +1,4 @@
-"""A stage is there whole or not at all, whatever happens to any request of its push."""
+"""A push is there whole or not at all, whatever happens to any request; who sees it, and what of others stays."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""A report says what the run says, in a page that stands alone."""
+"""A report says what the run says, in a page that stands alone; runs that belong together share a row."""
 
 import copy
 import json

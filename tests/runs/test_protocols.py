@@ -1,4 +1,4 @@
-"""Every protocol on one small trained run: identities, oracle features, and what cannot be scored."""
+"""Every protocol on one small trained run: identities, oracle features, unseen images, what cannot be scored."""
 
 import shutil
 from collections.abc import Sequence

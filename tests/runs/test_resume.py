@@ -1,4 +1,4 @@
-"""Crash-safe and bit-exact: however a run is interrupted, its stages end up the same bytes."""
+"""However a run is interrupted, its stages end up the same bytes; nothing that was laid into its folder is followed."""
 
 import contextlib
 import hashlib

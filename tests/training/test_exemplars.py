@@ -13,12 +13,14 @@ from promptccd.data import StageStream
 from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
 from promptccd.data.views import TrainingViews
-from promptccd.methods import StageContext
+from promptccd.errors import ConfigurationError
+from promptccd.methods import METHODS, StageContext
 from promptccd.methods.exemplars import Exemplars, Memory
 from promptccd.methods.processes import Rows
 from promptccd.models import CategoryDiscoveryOutput
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
+from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import BatchPlan, training_loader
 from tests.conftest import coloured_images
 
@@ -106,7 +108,6 @@ def test_labels_have_holes_where_the_stream_is(read: list[StageImages]) -> None:
     labels, positions = StageContext(read[1]).of_batch(np.array([2, 0]))
     assert labels is None
     assert positions.tolist() == [2, 0]
-    assert Memory.of(kept([4], [7], [0], [0]), np.array([4]), read) is None  # of which none is there
 
 
 @pytest.mark.parametrize(
@@ -184,3 +185,22 @@ def test_corrections_reach_the_labels() -> None:
     # 8 was merged into 5, an image moved, 12 is new, and 10 is in none.
     category |= {16: 5, 13: 1, 11: 12, 10: -1}
     assert memory.labels(category.__getitem__).tolist() == [-1, -1, 7, 1, 9, 7, 9]
+
+
+def test_what_cannot_be_read_any_more_shrinks_the_memory(read: list[StageImages]) -> None:
+    first, second = (each.sample_ids for each in read)
+    exemplars = kept([first[2], second[0], second[1]], [0, 0, 1], [0] * 3, [0] * 3)
+    memory = Memory.of(exemplars, np.array([4, 5, 6]), read)
+    assert memory is not None and memory.labels.tolist() == [4, 6]
+    (_, one), (image, other) = (memory.sample(place, 18) for place in range(2))
+    assert (one, other) == (first[2], second[1])
+    assert np.array_equal(np.asarray(image), np.asarray(read[1][1]))
+    assert Memory.of(kept([first[2]], [7], [0], [0]), np.array([4]), read) is None
+
+
+def test_a_method_that_cannot_take_a_memory_says_who_can() -> None:
+    with pytest.raises(ConfigurationError) as error:
+        Recipe.from_dict({"model": {"variant": "orca"}, "training": {"exemplars_per_class": 3}})
+    said = str(error.value).partition("choose from ")[2].removesuffix(" as --variant.")
+    able = {name for name, each in METHODS.items() if each.uses_exemplars}
+    assert set(said.split(", ")) == able >= {"promptccd-gcd", "simgcd", "grow-merge"}

@@ -143,9 +143,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return whole
 
 
-def test_its_folder_is_shown_on_a_machine_that_shows_folders_else_its_path(
-    window: Window, journey: Path, shown: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_folder_is_shown_on_this_machine(window: Window, journey: Path, shown: Path) -> None:
     assert show(window, rows(window)["trip/two.jpg"])[0] == 200
     assert eventually(shown.exists)
     assert shown.read_text().splitlines() == [str(journey / "album" / "trip")]
@@ -161,6 +159,9 @@ def test_its_folder_is_shown_on_a_machine_that_shows_folders_else_its_path(
     assert window.ask("/api/export", {"kind": "table"})[0] == 200
     _, _, content = window.ask("/api/show_in_folder", {"export": "table"})
     assert json.loads(content) == {"path": str(journey / "found/table")}
+
+
+def test_a_machine_without_folders_says_the_path(window, journey, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "")
     status, _, content = show(window, rows(window)["one.jpg"])
     assert (status, str(journey / "album" / "one.jpg").encode() in content) == (409, True)

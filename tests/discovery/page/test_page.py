@@ -1,4 +1,4 @@
-"""The page in a browser: the jobs of people who sort photographs, by mouse and by keyboard, and what they cost."""
+"""The page in a browser: the jobs of people who sort photographs, what they cost, and what axe finds."""
 
 from __future__ import annotations
 
