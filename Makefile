@@ -118,7 +118,11 @@ dist: $(VENV)/.release        ## the wheel and the source distribution, into dis
 	$(BIN)/python -m twine check --strict dist/*
 
 hashes: $(VENV)/.release      ## pin the files of what is installed, not only their versions
-	$(BIN)/python -m tests.release --hashes
+	@mkdir -p build
+	grep "^#" constraints.hashes.txt > build/hashes.txt
+	$(BIN)/python -m uv pip compile --quiet --no-emit-index-url --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --no-header -c constraints.txt pyproject.toml >> build/hashes.txt
+	mv build/hashes.txt constraints.hashes.txt
 
 docs: $(VENV)/.dev           ## the site, into build/site, without a network; any warning is an error
 	$(BIN)/python -m mkdocs build --strict

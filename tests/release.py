@@ -15,11 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-HASHES = ROOT / "constraints.hashes.txt"
-HEADER = """\
-# Made by `make hashes` of pyproject.toml and constraints.txt: the files of every package, for all systems.
-# Those of torch are the package index's; on Linux that build brings CUDA. A build for CPUs alone has another hash.
-"""
 
 
 class MissingError(Exception):
@@ -70,11 +65,12 @@ def notes() -> None:
 
 def pinned() -> None:
     """The hashes belong to the pinned versions."""
-    require(HASHES.is_file(), "make hashes")
-    pins = set(re.findall(r"^([\w.-]+==[\w.]+)", HASHES.read_text(encoding="utf-8").lower(), re.MULTILINE))
+    texts = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("constraints.hashes.txt", "constraints.txt")
+    )
+    pins, wanted = (set(re.findall(r"^([\w.-]+==[\w.]+)", text.lower(), re.MULTILINE)) for text in texts)
     names = {pin.partition("==")[0] for pin in pins}
-    wanted = re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / "constraints.txt").read_text().lower(), re.MULTILINE)
-    stale = [pin for pin in wanted if pin.partition("==")[0] in names and pin not in pins]
+    stale = sorted(pin for pin in wanted - pins if pin.partition("==")[0] in names)
     require(not stale, f"make hashes: constraints.txt has {stale} by now")
 
 
@@ -109,23 +105,11 @@ STEPS: dict[str, Callable[[], object]] = {
 }
 
 
-def write_hashes() -> None:
-    """Pin the files of every package."""
-    uv = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-emit-index-url", "--universal"]
-    how = ["--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-header"]
-    text = run(*uv, *how, "-c", "constraints.txt", "pyproject.toml")
-    HASHES.write_text(HEADER + text, encoding="utf-8", newline="\n")
-
-
 def main(words: list[str] | None = None) -> int:
     """Walk the steps; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.release", description=__doc__.splitlines()[0])
-    parser.add_argument("--hashes", action="store_true", help="write constraints.hashes.txt instead")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS), help="these alone")
     options = parser.parse_args(words)
-    if options.hashes:
-        write_hashes()
-        return 0
     refused = []
     for name in options.steps:
         try:

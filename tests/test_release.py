@@ -35,7 +35,6 @@ def test_links_are_whole_once_there_is_an_address() -> None:
 )
 def test_what_is_missing_is_said(tmp_path, monkeypatch, capsys, step, file, text, said) -> None:
     monkeypatch.setattr(release, "ROOT", tmp_path)
-    monkeypatch.setattr(release, "HASHES", tmp_path / "constraints.hashes.txt")
     (tmp_path / "src/promptccd").mkdir(parents=True)
     (tmp_path / "src/promptccd/version.py").write_text('__version__ = "0.7"')
     (tmp_path / "constraints.txt").write_text("a==2\nb==1\n")
@@ -53,4 +52,4 @@ def test_a_command_that_fails_is_a_refusal(tmp_path, monkeypatch, capsys) -> Non
 
 def test_the_hashes_are_those_of_the_pinned_versions() -> None:
     release.pinned()
-    assert "://" not in release.HASHES.read_text()
+    assert "://" not in (release.ROOT / "constraints.hashes.txt").read_text()

@@ -41,8 +41,3 @@ def test_tests_run_on_what_was_laid_over(tmp_path, monkeypatch, code, verdict) -
     found, detail = versions.tested(lambda: ["pillow==1"], [str(file), "--rootdir", str(tmp_path)])
     assert (found, "; pillow==1" in detail) == (verdict, True)
     assert ("\n    FAILED" in detail) == (verdict == "FAILED")
-
-
-def test_the_lowest_torch_is_that_of_the_project() -> None:
-    assert set(versions.REFUSED) <= set(versions.NEIGHBOURS)
-    assert [*versions.rows([])][:4] == ["lowest", "newest", "torch 2.6", "torch newest"]

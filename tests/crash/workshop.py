@@ -96,7 +96,7 @@ class Workshop:
         shutil.rmtree(self.place, ignore_errors=True)
         shutil.copytree(start, self.place, symlinks=True)
         with self.hub.lock:
-            for kept in (self.hub.repos, self.hub.objects, self.hub.tickets, self.hub.log):
+            for kept in (self.hub.repos, self.hub.objects, self.hub.log):
                 kept.clear()
 
     def promptccd(self, *words: str, decide: Decide = lambda call: Verdict.GO_ON) -> int | None:
@@ -152,7 +152,7 @@ class Workshop:
         found: dict[str, bytes] = {}
         with self.hub.lock:
             for (kind, name), repo in self.hub.repos.items():
-                titles = [commit.title for commit in repo.history()]
+                titles = [commit.title for commit in repo.history]
                 found[f"{kind} {name}"] = f"{titles} {repo.private} {sorted(repo.tags)}".encode()
                 for path, blob in repo.at("main").files.items():
                     found[f"{kind} {name} {path}"] = blob.data

@@ -43,9 +43,12 @@ class Places:
         """A picture that nobody gave away."""
         return str(self.secret / "secret.png")
 
+    def told(self, words: str) -> str:
+        """Words in which ``{data}``, ``{secret}`` and ``{image}`` stand."""
+        return words.format(data=self.data, secret=self.secret, image=self.image)
+
 
 Way = Callable[[Places], None]
-Said = Callable[[Places], str]
 
 
 def rows(count: int = 12) -> list[dict]:
@@ -107,25 +110,25 @@ def later(make: Callable[..., None]) -> Callable[..., Way]:
 
 
 @later
-def in_parquet(places: Places, path: Said) -> None:
+def in_parquet(places: Places, path: str) -> None:
     """A table of which a row names a path."""
     places.data.mkdir()
-    write_parquet(foreign(path(places)), places.data / "train.parquet")
+    write_parquet(foreign(places.told(path)), places.data / "train.parquet")
 
 
 @later
-def with_link(places: Places, name: str, target: Said, path: str) -> None:
+def with_link(places: Places, name: str, target: str, path: str) -> None:
     """As `in_parquet`, by way of a link inside."""
-    in_parquet(lambda places: str(places.data / path))(places)
-    (places.data / name).symlink_to(target(places))
+    in_parquet("{data}/" + path)(places)
+    (places.data / name).symlink_to(places.told(target))
 
 
 @later
-def metadata(places: Places, file_name: Said, suffix: str = "csv") -> None:
+def metadata(places: Places, file_name: str, suffix: str = "csv") -> None:
     """An image folder whose metadata names a file."""
     pictures(places.data)
     names = [str(path.relative_to(places.data)) for path in sorted(places.data.rglob("*.png"))]
-    names.append(file_name(places))
+    names.append(places.told(file_name))
     listed = [{"file_name": name, "label": number % 5} for number, name in enumerate(names)]
     text = "file_name,label\n" + "".join(f"{row['file_name']},{row['label']}\n" for row in listed)
     if suffix == "jsonl":
@@ -134,18 +137,18 @@ def metadata(places: Places, file_name: Said, suffix: str = "csv") -> None:
 
 
 @later
-def card(places: Places, said: Said, name: str = "README.md") -> None:
+def card(places: Places, words: str, name: str = "README.md") -> None:
     """An image folder whose card says where its data are."""
     pictures(places.data)
-    text = f"configs:\n- config_name: default\n  {said(places)}\n"
+    text = f"configs:\n- config_name: default\n  {places.told(words)}\n"
     (places.data / name).write_text(f"---\n{text}---\n" if name == "README.md" else text)
 
 
 @later
-def typed(places: Places, name: str, text: Callable[[str], str]) -> None:
+def typed(places: Places, name: str, text: str) -> None:
     """Text files whose card calls a column of paths images."""
     places.data.mkdir()
-    (places.data / name).write_text(text(places.image))
+    (places.data / name).write_text(places.told(text))
     (places.data / "README.md").write_text(f"---\n{CARD}---\n")
 
 
@@ -183,15 +186,12 @@ def linked_part(places: Places) -> None:
 
 def another_split(places: Places) -> None:
     """A saved dictionary of which a split lies elsewhere."""
-    shutil.rmtree(places.data)
     places.data.mkdir()
     (places.data / "dataset_dict.json").write_text(json.dumps({"splits": [f"../{places.secret.name}/saved"]}))
 
 
 def saved_rows(places: Places) -> None:
     """A row of a saved table names a file; saving by the ordinary way would read it, so it is put in by hand."""
-    shutil.rmtree(places.data)
-    as_table(rows()).save_to_disk(str(places.data))
     part = next(places.data.glob("*.arrow"))
     table = as_table(foreign(places.image)).data.table
     with pyarrow.OSFile(str(part), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
@@ -200,65 +200,59 @@ def saved_rows(places: Places) -> None:
 
 def pipe(places: Places) -> None:
     """A row names a pipe, which nobody writes to."""
-    in_parquet(lambda places: str(places.data / "pipe.png"))(places)
+    in_parquet("{data}/pipe.png")(places)
     os.mkfifo(places.data / "pipe.png")
 
 
-def beside(places: Places) -> str:
-    """A folder whose name begins like the data set's."""
-    folder = places.data.with_name(places.data.name + "-secret")
-    folder.mkdir()
-    return shutil.copy(places.image, folder / "secret.png")
+def like_named(places: Places) -> None:
+    """A row names a file of a folder whose name begins like the data set's."""
+    Path(f"{places.data}-secret").mkdir()
+    shutil.copy(places.image, f"{places.data}-secret/secret.png")
+    in_parquet("{data}-secret/secret.png")(places)
 
 
 # Every way in, by what it is; each makes the data set's folder.
 TABLES: dict[str, Way] = {
-    "an absolute path": in_parquet(lambda places: places.image),
-    "a path that leads up": in_parquet(lambda places: f"{places.data}/../{places.secret.name}/secret.png"),
-    "a path from here": in_parquet(lambda places: f"../{places.secret.name}/secret.png"),
-    "a path from home": in_parquet(lambda places: "~/secret.png"),
-    "a file that is not there": in_parquet(lambda places: str(places.secret / "nothing.png")),
-    "a link": with_link("link.png", lambda places: places.image, "link.png"),
-    "a link to a folder": with_link("sub", lambda places: str(places.secret), "sub/secret.png"),
-    "a link up and down": with_link("up", lambda places: "..", "up/secret/secret.png"),
-    "a web address": in_parquet(lambda places: "http://127.0.0.1:9/secret.png"),
-    "a file's address": in_parquet(lambda places: f"file://{places.image}"),
-    "a file's address in capitals": in_parquet(lambda places: f"FILE://{places.image}"),
-    "an address of the Hub": in_parquet(lambda places: "hf://datasets/user/secret/secret.png"),
-    "a file of an archive": in_parquet(lambda places: f"zip://a/secret.png::{places.secret}/secret.zip"),
-    "a chain of addresses": in_parquet(lambda places: f"simplecache::file://{places.image}"),
-    "a null byte": in_parquet(lambda places: f"{places.image}\0.png"),
-    "a folder": in_parquet(lambda places: str(places.secret)),
-    "a device": in_parquet(lambda places: "/dev/zero"),
+    "an absolute path": in_parquet("{image}"),
+    "a path that leads up": in_parquet("{data}/../secret/secret.png"),
+    "a path from here": in_parquet("../secret/secret.png"),
+    "a path from home": in_parquet("~/secret.png"),
+    "a file that is not there": in_parquet("{secret}/nothing.png"),
+    "a link": with_link("link.png", "{image}", "link.png"),
+    "a link to a folder": with_link("sub", "{secret}", "sub/secret.png"),
+    "a link up and down": with_link("up", "..", "up/secret/secret.png"),
+    "a web address": in_parquet("http://127.0.0.1:9/secret.png"),
+    "a file's address": in_parquet("file://{image}"),
+    "a file's address in capitals": in_parquet("FILE://{image}"),
+    "an address of the Hub": in_parquet("hf://datasets/user/secret/secret.png"),
+    "a file of an archive": in_parquet("zip://a/secret.png::{secret}/secret.zip"),
+    "a chain of addresses": in_parquet("simplecache::file://{image}"),
+    "a null byte": in_parquet("{image}\0.png"),
+    "a folder": in_parquet("{secret}"),
+    "a device": in_parquet("/dev/zero"),
     "a pipe": pipe,
-    "a folder of the same beginning": in_parquet(beside),
-    "metadata with an absolute path": metadata(lambda places: places.image),
-    "metadata that leads up": metadata(lambda places: f"../{places.secret.name}/secret.png"),
-    "metadata with an address": metadata(lambda places: f"file://{places.image}", "jsonl"),
+    "a folder of the same beginning": like_named,
+    "metadata with an absolute path": metadata("{image}"),
+    "metadata that leads up": metadata("../secret/secret.png"),
+    "metadata with an address": metadata("file://{image}", "jsonl"),
     "metadata that is a link": linked("metadata.csv", "secret.csv"),
     "json metadata that is a link": linked("metadata.jsonl", "secret.jsonl"),
     "an image that is a link": linked(f"{NAMES[3]}/x.png", "secret.png"),
-    "a column of a csv": typed("train.csv", lambda image: f"image,label\n{image},0\n"),
-    "a column of json lines": typed(
-        "train.jsonl", lambda image: json.dumps({"image": {"path": image}, "label": 0}) + "\n"
-    ),
-    "a card that leads up": card(lambda places: f"data_files: ../{places.secret.name}/*.png"),
-    "a card with an absolute path": card(lambda places: f"data_files: {places.secret}/*.parquet"),
-    "a card with a folder": card(lambda places: f"data_dir: {places.secret}"),
-    "a card with splits": card(
-        lambda places: f"data_files:\n  - split: train\n    path: [{places.secret}/*.parquet]"
-    ),
-    "a card with a file's address": card(lambda places: f"data_files: file://{places.secret}/*.parquet"),
-    "a card with a web address": card(lambda places: "data_files: http://127.0.0.1:9/train.parquet"),
-    "a card of the other name": card(
-        lambda places: f"data_files: {places.secret}/*.parquet", ".huggingface.yaml"
-    ),
+    "a column of a csv": typed("train.csv", "image,label\n{image},0\n"),
+    "a column of json lines": typed("train.jsonl", '{{"image": {{"path": "{image}"}}, "label": 0}}\n'),
+    "a card that leads up": card("data_files: ../secret/*.png"),
+    "a card with an absolute path": card("data_files: {secret}/*.parquet"),
+    "a card with a folder": card("data_dir: {secret}"),
+    "a card with splits": card("data_files:\n  - split: train\n    path: [{secret}/*.parquet]"),
+    "a card with a file's address": card("data_files: file://{secret}/*.parquet"),
+    "a card with a web address": card("data_files: http://127.0.0.1:9/train.parquet"),
+    "a card of the other name": card("data_files: {secret}/*.parquet", ".huggingface.yaml"),
     "a card that is a link": linked("README.md", "secret.md"),
     "a table that is a link": linked("train.parquet", "secret.parquet", True),
     "a csv that is a link": linked("train.csv", "secret.csv", True),
     "an archive that is a link": linked("train.zip", "secret.zip", True),
     "a saved part elsewhere": saved(another_part),
     "a saved part that is a link": saved(linked_part),
-    "a saved split elsewhere": saved(another_split),
+    "a saved split elsewhere": another_split,
     "a saved row": saved(saved_rows),
 }

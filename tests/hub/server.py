@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import socket
 import struct
 import threading
@@ -112,7 +111,6 @@ class Commit:
     title: str
     date: str
     files: dict[str, Blob]
-    parent: Commit | None
 
 
 @dataclass
@@ -120,41 +118,23 @@ class Repo:
     kind: str
     repo_id: str
     private: bool = False
-    head: Commit | None = None
+    history: list[Commit] = field(default_factory=list)  # newest first; the last created the repository
     tags: dict[str, Commit] = field(default_factory=dict)
     variables: dict[str, dict[str, str]] = field(default_factory=dict)  # of a Space, by their keys
-    count: int = 0
-
-    def history(self) -> list[Commit]:
-        """Commits, newest first; the last is the one that created the repository."""
-        commits, commit = list[Commit](), self.head
-        while commit:
-            commits.append(commit)
-            commit = commit.parent
-        return commits
 
     def at(self, revision: str) -> Commit:
-        named = {"main": self.head, **self.tags}
-        if found := named.get(revision):
+        if found := {"main": self.history[0], **self.tags}.get(revision):
             return found
-        for commit in self.history():
+        for commit in self.history:
             if re.fullmatch("[0-9a-f]{7,40}", revision) and commit.sha.startswith(revision):
                 return commit
         raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
 
     def commit(self, files: dict[str, Blob], title: str) -> Commit:
-        self.count += 1
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        sha = hashlib.sha1(f"{self.kind} {self.repo_id} {self.count} {title} {date}".encode()).hexdigest()
-        self.head = Commit(sha, title, date, files, self.head)
-        return self.head
-
-    def entry(self, commit: Commit, path: str) -> dict[str, Any]:
-        """What the Hub tells of a file or folder."""
-        if blob := commit.files.get(path):
-            return {"type": "file", "path": path, **blob.describe()}
-        oid = hashlib.sha1(path.encode()).hexdigest()
-        return {"type": "directory", "path": path, "size": 0, "oid": oid}
+        named = f"{self.kind} {self.repo_id} {len(self.history)} {title} {date}"
+        self.history.insert(0, Commit(hashlib.sha1(named.encode()).hexdigest(), title, date, files))
+        return self.history[0]
 
 
 TAKEN_OUT = ("hf_", "huggingface", "hugging_face", "transformers_", "http_proxy", "https_proxy", "all_proxy")
@@ -221,7 +201,6 @@ class Hub:
         }
         self.repos: dict[tuple[str, str], Repo] = {}
         self.objects: dict[str, bytes] = {}
-        self.tickets: dict[str, str] = {}
         self.log: list[Request] = []
         self.errors: list[str] = []
         self.lock = threading.RLock()
@@ -346,6 +325,9 @@ class Hub:
         repo.commit({".gitattributes": Blob(patterns.encode(), lfs=False)}, "initial commit")
         return repo
 
+    def url_of(self, kind: str, repo_id: str) -> str:
+        return f"{self.url}/{'' if kind == 'model' else kind + 's/'}{repo_id}"
+
     def goes_by_lfs(self, path: str, size: int) -> bool:
         return path.endswith(LFS_SUFFIXES) or size >= 10_000_000
 
@@ -447,7 +429,7 @@ def create_repo(hub: Hub, request: Request) -> Reply:
     hub.writer(request, repo_id)
     if kind == "space" and "sdk" not in wanted:
         raise Refusal(400, "A Space is made with an sdk")
-    url = f"{hub.url}/{'' if kind == 'model' else kind + 's/'}{repo_id}"
+    url = hub.url_of(kind, repo_id)
     if (kind, repo_id) in hub.repos:
         return Reply.json({"error": "You already created this repo", "url": url}, 409)
     private = wanted.get("visibility") == "private" or bool(wanted.get("private"))
@@ -500,8 +482,7 @@ def resolve(hub: Hub, request: Request, kind: str | None, repo_id: str, revision
 
 @route("GET", REPO + r"/tree/(?P<revision>[^/]+)(?:/(?P<path>.+))?")
 def tree(hub: Hub, request: Request, kind: str, repo_id: str, revision: str, path: str | None) -> Reply:
-    repo = hub.open(request, kind, repo_id)
-    commit = repo.at(revision)
+    commit = hub.open(request, kind, repo_id).at(revision)
     recursive = request.query.get("recursive", "").lower() == "true"
     prefix = f"{path}/" if path else ""
     below = [name.removeprefix(prefix).split("/") for name in commit.files if name.startswith(prefix)]
@@ -512,7 +493,13 @@ def tree(hub: Hub, request: Request, kind: str, repo_id: str, revision: str, pat
         for parts in below
         for depth in range(1, (len(parts) if recursive else 1) + 1)
     }
-    return Reply.json([repo.entry(commit, entry) for entry in sorted(depths)])
+    entries = []
+    for name in sorted(depths):
+        told = {"type": "directory", "oid": hashlib.sha1(name.encode()).hexdigest(), "size": 0}
+        if blob := commit.files.get(name):
+            told = {"type": "file", **blob.describe()}
+        entries.append({"path": name, **told})
+    return Reply.json(entries)
 
 
 # Writing ------------------------------------------------------------------------------------------------
@@ -537,17 +524,14 @@ def lfs_batch(hub: Hub, request: Request, kind: str | None, repo_id: str) -> Rep
     for wanted in request.json()["objects"]:
         answer: dict[str, Any] = {"oid": wanted["oid"], "size": wanted["size"]}
         if wanted["oid"] not in hub.objects:
-            ticket = secrets.token_hex(8)
-            hub.tickets[ticket] = wanted["oid"]
-            upload = {"href": f"{hub.url}/lfs/upload/{ticket}", "header": {}}
+            upload = {"href": f"{hub.url}/lfs/upload/{wanted['oid']}", "header": {}}
             answer["actions"] = {"upload": upload, "verify": {"href": f"{hub.url}/lfs/verify"}}
         answers.append(answer)
     return Reply.json({"transfer": "basic", "objects": answers})
 
 
-@route("PUT", r"/lfs/upload/(?P<ticket>[^/]+)")
-def lfs_upload(hub: Hub, request: Request, ticket: str) -> Reply:
-    oid = hub.tickets.get(ticket)
+@route("PUT", r"/lfs/upload/(?P<oid>[^/]+)")
+def lfs_upload(hub: Hub, request: Request, oid: str) -> Reply:
     if oid != hashlib.sha256(request.body).hexdigest():
         raise Refusal(400, "What was sent is not what was announced")
     hub.objects[oid] = request.body
@@ -573,10 +557,8 @@ def commit(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -
     files = dict(head.files)
     for operation in operations:
         apply(hub, files, operation["key"], operation["value"])
-    hub.writer(request, repo_id)
     new = repo.commit(files, header["summary"])
-    prefix = "" if repo.kind == "model" else f"{repo.kind}s/"
-    url = f"{hub.url}/{prefix}{repo_id}/commit/{new.sha}"
+    url = f"{hub.url_of(repo.kind, repo_id)}/commit/{new.sha}"
     return Reply.json({"success": True, "commitOid": new.sha, "commitUrl": url, "hookOutput": ""})
 
 

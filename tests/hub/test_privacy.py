@@ -61,7 +61,7 @@ def told_on_hub(hub: Hub) -> list[tuple[str, str]]:
     """Which stand in anything that was sent, by file."""
     found = [(name, word) for name, data in hub.objects.items() for word in secrets_in(data)]
     for repo in hub.repos.values():
-        for commit in repo.history():
+        for commit in repo.history:
             found += [
                 (name, word)
                 for name, blob in commit.files.items()

@@ -41,7 +41,7 @@ def test_four_stages_are_four_repositories_of_one_commit_each(run: RunDirectory,
     pushed = push_run(run)
     assert [stage.repo_id for stage in pushed] == [f"user/run-stage{stage}" for stage in range(4)]
     for number, stage in enumerate(pushed):
-        assert len(hub.repo(stage.repo_id).history()) == 2  # the Hub's own first one, and ours
+        assert len(hub.repo(stage.repo_id).history) == 2  # the Hub's own first one, and ours
         assert is_whole(hub, stage.repo_id, run.stage(number))
     size = (run.stage(0) / FROZEN).stat().st_size
     assert [each.received for each in hub.log if each.method == "PUT"].count(size) == 1  # shared: sent once
@@ -49,7 +49,7 @@ def test_four_stages_are_four_repositories_of_one_commit_each(run: RunDirectory,
     assert all(f"promptccd/{version('promptccd')}" in each for each in asked)
     again = push_run(run)
     assert [stage.sent for stage in again] == [False] * 4
-    assert all(len(hub.repo(stage.repo_id).history()) == 2 for stage in again)
+    assert all(len(hub.repo(stage.repo_id).history) == 2 for stage in again)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_push_says_before_who_will_see_what_and_is_private_if_asked(
     assert sent.listing.partition(" MB")[2] == listed.listing.partition(" MB")[2]
     assert f"Sending {sent.listing}." in caplog.messages
     assert hub.repo("lab/mine", kind).private == private
-    assert len(hub.repo("lab/mine", kind).history()) == 2  # the Hub's own first one, and ours
+    assert len(hub.repo("lab/mine", kind).history) == 2  # the Hub's own first one, and ours
     assert not send("lab/mine", private=private).sent
 
 
@@ -391,4 +391,4 @@ def test_every_request_fails_once_in_every_way(kind: str, fault: str, send: Send
         hub.clear_plans()
         send(name)
         assert content_of(hub, name, kind) == whole, (number, fault)
-        assert len(hub.repo(name, kind).history()) == 2, (number, fault)
+        assert len(hub.repo(name, kind).history) == 2, (number, fault)

@@ -48,7 +48,7 @@ def test_one_command_makes_a_space_over_a_checkpoint_at_its_commit(stage: str, h
     repo = hub.repo("user/page", "space")
     assert repo.variables["PROMPTCCD_MODEL"]["value"] == stage
     assert not repo.private
-    assert [commit.title for commit in repo.history()] == [
+    assert [commit.title for commit in repo.history] == [
         TEXT["the-page-over"].format(stage),
         "initial commit",
     ]
@@ -118,7 +118,7 @@ def test_another_space_is_left_alone(stage: str, hub: Hub) -> None:
     hub.add("user/page", {"README.md": b"---\nsdk: docker\n---\n", "Dockerfile": b"FROM x"}, kind="space")
     with pytest.raises(ConfigurationError, match=TEXT["user-page-is-another-space-with"]):
         push_space("page", MODEL)
-    assert len(hub.repo("user/page", "space").history()) == 2
+    assert len(hub.repo("user/page", "space").history) == 2
     assert not hub.repo("user/page", "space").variables
 
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, wraps
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -95,27 +96,28 @@ as_folder = placed(Path.mkdir)
 
 
 @later
-def values(folder: Path, name: str, **changes: Any) -> None:
-    """Set keys of a JSON file; a key with two underscores lies in an object."""
+def edited(folder: Path, name: str, edit: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the object of a JSON file."""
     held = json.loads((folder / name).read_text())
-    for key, value in changes.items():
-        outer, _, inner = key.partition("__")
-        if inner and outer in held:
-            held[outer][inner] = value
-        else:
-            held[key] = value
+    edit(held)
     (folder / name).write_text(json.dumps(held))
+
+
+def values(name: str, **changes: Any) -> Change:
+    """Set keys of a JSON file; a key with two underscores lies in an object."""
+
+    def edit(held: dict[str, Any]) -> None:
+        for key, value in changes.items():
+            outer, _, inner = key.partition("__")
+            if inner and outer in held:
+                held[outer][inner] = value
+            else:
+                held[key] = value
+
+    return edited(name, edit)
 
 
 config, processor = partial(values, CONFIG), partial(values, PROCESSOR)
-
-
-@later
-def without(folder: Path, name: str, key: str) -> None:
-    """Delete a key of a JSON file."""
-    held = json.loads((folder / name).read_text())
-    del held[key]
-    (folder / name).write_text(json.dumps(held))
 
 
 def nested(depth: int) -> str:
@@ -141,14 +143,19 @@ def first(held: Tensors, word: str) -> str:
     return next(key for key in sorted(held) if word in key)
 
 
+def every(act: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+    """All tensors, each through a function."""
+    return tensors(lambda held: held.update({key: act(held[key]) for key in held}))
+
+
+def one(word: str, act: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+    """The first tensor that holds a word, through a function."""
+    return tensors(lambda held: held.update({(key := first(held, word)): act(held[key])}))
+
+
 def filled(word: str, value: float, count: int | None = None) -> Change:
     """All values of one tensor, or so many."""
     return tensors(lambda held: held[first(held, word)].view(-1)[:count].fill_(value))
-
-
-def cast(word: str, dtype: torch.dtype) -> Change:
-    """One tensor in another type."""
-    return tensors(lambda held: held.update({(key := first(held, word)): held[key].to(dtype)}))
 
 
 def with_header(text: str | bytes) -> bytes:
@@ -163,8 +170,7 @@ def header(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     content = (folder / WEIGHTS).read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     held = json.loads(content[8 : 8 + length])
-    text = json.dumps(edit(held) or held)
-    (folder / WEIGHTS).write_bytes(with_header(text) + content[8 + length :])
+    (folder / WEIGHTS).write_bytes(with_header(json.dumps(edit(held))) + content[8 + length :])
 
 
 def raw_header(text: bytes, length: int | None = None, rest: bytes = b"") -> Change:
@@ -194,15 +200,14 @@ def without_room(folder: Path, width: int) -> None:
 
 
 @later
-def sharded(folder: Path, edit: Callable[[dict[str, str]], Any] = lambda placed: None, **more: Any) -> None:
+def sharded(folder: Path, edit: Callable[[dict[str, str]], Any] = dict, **more: Any) -> None:
     """Two honest shards and an index, which is then changed."""
     held = load_file(folder / WEIGHTS)
     (folder / WEIGHTS).unlink()
     placed = {key: SHARDS[number % 2] for number, key in enumerate(sorted(held))}
     for name in SHARDS:
         save({key: held[key] for key in held if placed[key] == name}, folder / name)
-    index = {"metadata": {}, "weight_map": edit(placed) or placed} | more
-    (folder / INDEX).write_text(json.dumps(index))
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": edit(placed)} | more))
 
 
 def moved(target: str) -> Change:
@@ -279,8 +284,7 @@ def mutation(number: int) -> Case:
     base = draw.choice(["promptccd", "promptccd-pp", "promptccd-b", "promptccd-gcd", "backbone"])
     name = draw.choice([CONFIG, CONFIG, CONFIG, PROCESSOR])
 
-    def change(folder: Path) -> None:
-        held = json.loads((folder / name).read_text())
+    def edit(held: dict[str, Any]) -> None:
         for _ in range(draw.randint(1, 3)):
             part = held
             inner = [value for value in held.values() if isinstance(value, dict)]
@@ -291,63 +295,33 @@ def mutation(number: int) -> Case:
                 part.pop(key, None)
             else:
                 part[key] = draw.choice(_ODD)
-        (folder / name).write_text(json.dumps(held))
 
-    return Case(f"mutation {number}", 37, change, base, alters=True)
+    return Case(f"mutation {number}", 37, edited(name, edit), base, alters=True)
 
 
 # Changes by name: of a row of the fault table and a base; whether a checkpoint that loads may have other numbers
 TABLE: dict[tuple[int, str, bool], dict[str, Change]] = defaultdict(dict)
 CONFIGS, FILES = TABLE[37, "promptccd", False], TABLE[38, "promptccd", False]
 
-# Keys that name code, a kernel, a quantiser, another file, or an attribute of the configuration itself
-KEYS: dict[str, Any] = {
-    "auto_map": EVIL_MAP,
-    "_attn_implementation": "evil/kernel",
-    "attn_implementation": "evil/kernel",
-    "_attn_implementation_internal": "evil/kernel",
-    "experts_implementation": "evil/kernel",
-    "kernel_config": {"Linear": "evil/kernel:Linear"},
-    "trust_remote_code": True,
-    "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
-    "custom_pipelines": {"category-discovery": {"impl": "evil.Evil", "pt": ["AutoModel"]}},
-    "transformers_weights": "../../elsewhere.safetensors",
-    "configuration_files": ["config.5.0.0.json"],
-    "fusion_config": {"patch_embeddings": True},
-    "distributed_config": {"tp_size": 8},
-    "base_model_tp_plan": {"head": "colwise"},
-    "per_layer_config": [{}],
-    "from_pretrained": "x",
-    "__class__": "evil.Evil",
-    "names_by_id": {"0": "x"},
-    "sub_configs": {"vision_config": "evil"},
-    "image_processor_type": "evil.Evil",
-}
+# What is data alone: keys that name code, a kernel, a quantiser, another file, or an attribute of the configuration
+# itself; values that a field does not take; and changes by the base and the name of their case
+DATA: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text())
+KEYS, PROCESSORS = DATA["keys"], DATA["values of a processor"]
 STEERING = "auto_map _attn_implementation attn_implementation quantization_config trust_remote_code"
 CONFIGS |= {f"key {key}": config(**{key: value}) for key, value in KEYS.items()}
 TABLE[37, "backbone", False] |= {
     f"backbone key {key}": config(**{key: KEYS[key]}) for key in STEERING.split()
 }
 CONFIGS |= {f"inner key {key}": config(**{f"vision_config__{key}": KEYS[key]}) for key in STEERING.split()}
-CONFIGS |= {
-    "own code of another repository": config(auto_map__AutoModel="evil/repo--evil.Evil"),
-    "own code and a processor": config(auto_map__AutoImageProcessor="evil.Evil"),
-    "inner key use_timm_backbone": config(vision_config__use_timm_backbone=True),
-    "a name for a backbone": config(vision_config="facebook/dinov2-base"),
-    "unknown key": config(hidden_sise=32, note={"deep": ["text"]}),
-    "path for a name": config(_name_or_path="/etc/passwd", transformers_version="9.9.9"),
-    "a billion labels": config(num_labels=10**9),
-    "labels and a class": config(id2label={"x": 1}, architectures=["evil.Evil"], return_dict=False),
-}
+CONFIGS |= {name: processor(**values) for name, values in DATA["changes of a processor"].items()}
+for _base, _changes in DATA["changes"].items():
+    TABLE[37, _base, False] |= {name: config(**values) for name, values in _changes.items()}
 
 # Types that are not ours
 KINDS = ("zzz", "llama", "timm_wrapper", "clip_vision_model", None, ["promptccd"], {"promptccd": 1}, 7)
 CONFIGS |= {f"type {kind}": config(model_type=kind, auto_map=EVIL_MAP) for kind in KINDS}
 CONFIGS |= {f"inner type {kind}": config(vision_config__model_type=kind) for kind in KINDS}
-CONFIGS |= {
-    "no type": without(CONFIG, "model_type"),
-    "a stage called a backbone": config(model_type="dinov2"),
-}
+CONFIGS |= {"no type": edited(CONFIG, lambda held: held.pop("model_type"))}
 
 # Values that a field does not take; of categories in a model without a mixture, which would refuse them first
 SPREAD = {"typical": 1.0, "reach": 2.0, "border": 3.0, "slope": 4.0, "temperature": 0.1, "separation": 0.95}
@@ -355,36 +329,13 @@ COUNT = {"count": 2, "low": 1, "high": 3, "method": "x", "margin": "y"}
 GAUSSIANS = {
     "ids": [0, 1, 4], "num_known": 2, "known_share": 0.9, "temperature": 0.9, "sharpness": 0.9, "balance": 0.9,
 }  # fmt: skip
-FIELDS: dict[str, list[Any]] = {
-    "vision_config__hidden_size": [10**7, 8_196, 0, -32, 32.0, "32", True, None, [32]],
-    "vision_config__num_hidden_layers": [10**12, 129, -1],
-    "vision_config__num_attention_heads": [0, 5],
-    "vision_config__mlp_ratio": [10**7, 65, -4],
-    "vision_config__image_size": [10**6, 4, [16, 16]],
-    "vision_config__patch_size": [0, -8],
-    "vision_config__num_channels": [10**9, 4],
-    "vision_config__layer_norm_eps": [0, -1.0],
-    "vision_config__drop_path_rate": [7],
-    "vision_config__hidden_act": ["__import__", ["gelu"]],
-    "vision_config__qkv_bias": ["yes"],
-    **{f"vision_config__{name}": [-1001] for name in (
-        "intermediate_size", "num_register_tokens", "hidden_dropout_prob", "attention_probs_dropout_prob",
-        "attention_dropout", "initializer_range", "layerscale_value", "rope_theta", "pos_embed_shift",
-        "pos_embed_jitter", "pos_embed_rescale",
-    )},
-    **{f"projection_{name}_size": [0] for name in ("hidden", "bottleneck", "output")},
-    "confidence_temperature": [0.0],
-    "initializer_range": [-1.0],
-    "num_known": [-1],
-    "native_categories": [7, [0, 1, 4, 9, 0, 0], [2**70], ["0"]],
+FIELDS: dict[str, list[Any]] = DATA["values"] | {
     "spread": [None, {}, 3, [1.0], *(SPREAD | each for each in ({"reach": 0.0}, {"slope": "steep"}, {"more": 1.0}))],
     "gaussians": [{}, 3, *(GAUSSIANS | each for each in (
         {"ids": []}, {"ids": [1, 1]}, {"ids": 1}, {"num_known": 4}, {"num_known": 0}, {"num_known": 1.0},
         {"known_share": 1.5}, {"temperature": 0}, {"sharpness": "hot"}, {"balance": -1}, {"more": 1},
         {"ids": [*range(100_001)]}, {"ids": [0, True, 4]},
     ))],
-    "stage": ["newest", -1],
-    "dtype": ["int8", "os.system", {"": "float32"}],
     "count_estimate": [{}, 3, COUNT | {"low": 3, "high": 1}, COUNT | {"low": 0}, COUNT | {"method": "x\ny"}],
 }  # fmt: skip
 OF_CATEGORIES: dict[str, list[Any]] = {
@@ -403,23 +354,12 @@ for _base, _fields in (("promptccd", FIELDS), ("promptccd-gcd", OF_CATEGORIES)):
         for place, value in enumerate(values_of_key)
     }
 CONFIGS |= {
-    "an id without a name": config(category_ids=[0]),
     "two million categories": config(category_ids=list(range(2 * 10**6))),
-    "patches": config(vision_config__image_size=4096, vision_config__patch_size=1),
-    "a head": config(projection_output_size=1_048_576, projection_bottleneck_size=16_384),
-    "a mixture": config(num_components=10**6, vision_config__hidden_size=4096),
-    "a large backbone": config(vision_config__hidden_size=8192, vision_config__num_hidden_layers=128),
-    "more blocks than weights": config(vision_config__num_hidden_layers=100),
-}
-TABLE[37, "promptccd-pp", False] |= {"pools": config(pool_size=65_536, prompt_length=4_096, num_parts=1_024)}
-TABLE[37, "promptccd-b", False] |= {
-    "more prompts than there are": config(prompts_per_image=11),
-    "a foreign pool": config(pool="evil"),
-}
-TABLE[37, "backbone", False] |= {
-    "a backbone called a stage": config(model_type="promptccd"),
-    "a wide bare backbone": config(hidden_size=10**12),
-    "a deep bare backbone": config(num_hidden_layers=10**12),
+    "a width of four hundred digits": config(vision_config__hidden_size=10**400),
+    "an epsilon of four hundred digits": config(vision_config__layer_norm_eps=10**400),
+    "deep inside of the backbone": write(
+        CONFIG, '{"model_type": "promptccd", "vision_config": ' + "[" * 10**5
+    ),
 }
 
 # The text of JSON files
@@ -455,36 +395,6 @@ for _file in (CONFIG, PROCESSOR, WEIGHTS):
     }
 
 # Image processors
-KIND = "image_processor_type"
-PROCESSORS: dict[str, list[Any]] = {
-    "auto_map": [{"AutoImageProcessor": "evil.Evil"}],
-    KIND: ["Evil", "CLIPImageProcessor", ["BitImageProcessor"], None, "BitImageProcessorEvil", 3],
-    "feature_extractor_type": ["evil.Evil"],
-    "size": [
-        {"shortest_edge": 200_000}, {"shortest_edge": 0}, -4, True, "224", {"longest_edge": 18}, {"height": 18},
-        0, 2049, 18.0, {},
-    ],
-    "crop_size": [
-        {"height": 200_000, "width": 200_000}, {"height": 16.5, "width": 16}, {"height": 2049, "width": 16},
-        {"height": 7, "width": 16},
-    ],
-    "do_center_crop": ["yes", 0, False],
-    "do_resize": [False],
-    "do_normalize": [False],
-    "do_rescale": [7],
-    "do_pad": [True],
-    "rescale_factor": [0.0, 1e30],
-    "resample": [99, -1, 6, "evil"],
-    "image_mean": [
-        "grey", [0.5], [0.5, "x", 0.5], [0.5, 1e30, 0.5], [0, 0, -1000.5], [1e3 + 1, 0, 0], [True, 0, 0], [0.5] * 4,
-    ],
-    "image_std": [
-        [0.5, 0.0, 0.5], [0.5, -1.0, 0.5], [0.5, 1e-30, 0.5], [True, True, True], [0.0009, 1, 1], [1, 1, 1000.5],
-        [0.5, 0.5],
-    ],
-    "trust_remote_code": [True],
-    "__call__": ["evil"],
-}  # fmt: skip
 for _base in ("promptccd", "backbone"):
     TABLE[37, _base, False] |= {
         f"processor of a {_base}: {key} {place}": processor(**{key: value})
@@ -494,15 +404,7 @@ for _base in ("promptccd", "backbone"):
     }
 CONFIGS |= {
     "a hundred megabytes": cut(CONFIG, 100 * 2**20),
-    "processor with code": processor(
-        image_processor_type="Evil", auto_map={"AutoImageProcessor": "evil.Evil"}
-    ),
-    "processor of two edges": processor(size={"shortest_edge": 18, "longest_edge": 10**9}),
-    "processor below a patch": processor(crop_size={"height": 4, "width": 16}),
-    "processor of many patches": processor(crop_size={"height": 2048, "width": 2048}),
-    "processor without a crop": processor(do_center_crop=False),
     "another processor's file": write("processor_config.json", json.dumps({"auto_map": EVIL_MAP})),
-    "processor of another version": processor(processor_class=None, _valid_processor_keys=["x"]),
 }
 
 # Headers of the weights
@@ -514,6 +416,7 @@ OFFSETS: dict[str, dict[str, Any]] = {
     "words": {"dtype": "F32", "shape": "4", "data_offsets": "16"},
     "of a foreign type": {"dtype": "O", "shape": [4], "data_offsets": [0, 16]},
 }
+ONE = b'{"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
 FILES |= {
     "weights in another folder": outside,
     "weights empty": write(WEIGHTS, b""),
@@ -533,6 +436,11 @@ FILES |= {
     "sixty gigabytes of the right name": sparse({"head.last_weight": [2**17, 2**17]}),
     "a gigabyte that is all there": without_room(16_384),
     "four gigabytes that are all there": without_room(32_768),
+    "a tensor twice in the header": raw_header(b'{"a": ' + ONE + b', "a": ' + ONE + b"}", rest=b"\0" * 4),
+    "metadata of numbers": raw_header(b'{"__metadata__": {"format": 7}, "a": ' + ONE + b"}", rest=b"\0" * 4),
+    "an offset of a hundred digits": raw_header(
+        ONE.join((b'{"a": ', b"}")).replace(b"4]", b"9" * 100 + b"]")
+    ),
     **{
         f"offsets {name}": raw_header(json.dumps({"a": part}).encode(), rest=b"\0" * 16)
         for name, part in OFFSETS.items()
@@ -543,7 +451,9 @@ FILES |= {
 DTYPES = ("int8", "uint8", "uint16", "int32", "int64", "bool", "float8_e4m3fn", "float8_e5m2", "complex64")
 PLACES = ("layer.0", "last_weight", "prototypes", "mixture.means", "position_embeddings")
 VALUES = ("nan", "inf", "-inf")
-FILES |= {f"weights of {name}": cast("last_weight", getattr(torch, name)) for name in DTYPES}
+FILES |= {
+    f"weights of {name}": one("last_weight", methodcaller("to", getattr(torch, name))) for name in DTYPES
+}
 FILES |= {f"{value} in {word}": filled(word, float(value), 1) for word in PLACES for value in VALUES}
 FILES |= {
     "missing": tensors(lambda held: held.pop("head.last_weight")),
@@ -558,9 +468,13 @@ FILES |= {
     "variances below zero": filled("mixture.variances", -1.0),
     "variances of zero": filled("mixture.variances", 0.0),
     "variances of the one that answers": filled("native_mixture.variances", 0.0),
+    "named like attributes": tensors(lambda held: held.update({"__class__": torch.zeros(1)})),
+    "infinity in bfloat16": every(lambda held: held.bfloat16() * float("inf")),
+    "double precision": every(torch.Tensor.double),
+    "another method's weights": config(model_type="promptccd-b"),
 }
 TABLE[38, "backbone", False] |= {
-    "bare int8": cast("layernorm", torch.int8),
+    "bare int8": one("layernorm", torch.Tensor.char),
     "bare NaN": filled("layer.1", float("nan"), 1),
     "bare and without a block": tensors(lambda held: held.pop(first(held, "layer.0"))),
     "bare and without measure": filled("layer.0.attention.attention.value.weight", 3e38),
@@ -592,6 +506,9 @@ FILES |= {
     "index a pipe": both(sharded(), as_pipe(INDEX)),
     "a shard that leads out": both(sharded(), as_link(FIRST, "/etc/passwd")),
     "a shard of another kind": both(sharded(), write(FIRST, zipped())),
+    "a shard that is a circle of links": both(sharded(), as_link(FIRST, FIRST)),
+    "a shard with backslashes": moved("..\\model.safetensors"),
+    "an index next to the whole": write(INDEX, '{"weight_map": {"a": "../../a.safetensors"}}'),
 }
 
 # Pickles
@@ -612,34 +529,6 @@ CONFIGS |= {
     "sums that are deep": write("checksums.json", nested(10**5)),
     "sums of nothing": write("checksums.json", "{}"),
     "sums that are a pipe": as_pipe("checksums.json"),
-}
-
-# More of each kind
-ONE = b'{"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
-FILES |= {
-    "a tensor twice in the header": raw_header(b'{"a": ' + ONE + b', "a": ' + ONE + b"}", rest=b"\0" * 4),
-    "metadata of numbers": raw_header(b'{"__metadata__": {"format": 7}, "a": ' + ONE + b"}", rest=b"\0" * 4),
-    "an offset of a hundred digits": raw_header(
-        ONE.join((b'{"a": ', b"}")).replace(b"4]", b"9" * 100 + b"]")
-    ),
-    "named like attributes": tensors(lambda held: held.update({"__class__": torch.zeros(1)})),
-    "infinity in bfloat16": tensors(
-        lambda held: held.update({key: held[key].bfloat16() * float("inf") for key in held})
-    ),
-    "a shard that is a circle of links": both(sharded(), as_link(FIRST, FIRST)),
-    "a shard with backslashes": moved("..\\model.safetensors"),
-    "another method's weights": config(model_type="promptccd-b"),
-    "an index next to the whole": write(INDEX, '{"weight_map": {"a": "../../a.safetensors"}}'),
-    "double precision": tensors(lambda held: held.update({key: held[key].double() for key in held})),
-}
-CONFIGS |= {
-    "a width of four hundred digits": config(vision_config__hidden_size=10**400),
-    "an epsilon of four hundred digits": config(vision_config__layer_norm_eps=10**400),
-    "deep inside of the backbone": write(
-        CONFIG, '{"model_type": "promptccd", "vision_config": ' + "[" * 10**5
-    ),
-    "types by part": config(dtype={"vision_config": "int8"}),
-    "heads without a width": config(vision_config__num_attention_heads=256),
     "an adapter with weights": both(
         write("adapter_config.json", '{"peft_type": "LORA", "base_model_name_or_path": "evil/model"}'),
         write("adapter_model.safetensors", b"x"),
@@ -649,23 +538,17 @@ CONFIGS |= {
 
 # Right numbers, though others than those of the honest checkpoint
 TABLE[38, "promptccd", True] |= {
-    "bfloat16": tensors(lambda held: held.update({key: held[key].bfloat16() for key in held})),
+    "bfloat16": every(torch.Tensor.bfloat16),
     "a normalisation of nothing": filled("backbone.layernorm.weight", 0.0),
     "a tensor in both shards": in_both_shards,
     "a shard named with a line": moved("model-00001-of-00002.safetensors\n"),
     "a shard named with another alphabet": moved("m\u043edel-00001-of-00002.safetensors"),
     "a shard that is the index": moved(INDEX),
-    "double precision beyond single": tensors(
-        lambda held: held.update({first(held, "layer.0"): held[first(held, "layer.0")].double().fill_(1e39)})
-    ),
-    "a metric in half precision": cast("whitener", torch.float16),
-    "prototypes in bfloat16 beyond measure": both(
-        filled("prototypes", 1e38), cast("prototypes", torch.bfloat16)
-    ),
+    "double precision beyond single": one("layer.0", lambda held: held.double().fill_(1e39)),
+    "a metric in half precision": one("whitener", torch.Tensor.half),
+    "prototypes in bfloat16 beyond measure": one("prototypes", lambda held: held.fill_(1e38).bfloat16()),
     "spreads of almost nothing": filled("spreads", 1e-45),
-    "weights with a scalar": tensors(
-        lambda held: held.update({first(held, "last_weight"): torch.tensor(1.0)})
-    ),
+    "weights with a scalar": one("last_weight", lambda held: torch.tensor(1.0)),
     "an index with a byte order mark": both(sharded(), write(INDEX, b"\xef\xbb\xbf{}")),
     "weights that are another folder's index": both(sharded(), as_link(INDEX, "../model/" + FIRST)),
 }
