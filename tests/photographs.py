@@ -20,6 +20,12 @@ def pixels(seed: int, side: int = 24) -> Image.Image:
     return coarse.resize((side, side - 4), Image.Resampling.BICUBIC)
 
 
+def encoded(image: Image.Image, codec: str, **options: object) -> bytes:
+    """A file of a picture."""
+    image.save(stream := io.BytesIO(), codec, **options)
+    return stream.getvalue()
+
+
 def exif(orientation: int = 1) -> bytes:
     """Camera, artist, date, place, and a small copy of the picture before it was cropped."""
     tags = Image.Exif()
@@ -48,9 +54,7 @@ def jpeg_segment(marker: int, body: bytes) -> bytes:
 
 def jpeg(image: Image.Image, orientation: int = 1, **options: object) -> bytes:
     """Everything that a JPEG can carry beside its picture, and something behind it."""
-    stream = io.BytesIO()
-    image.save(stream, "JPEG", quality=90, exif=exif(orientation), icc_profile=profile(), **options)
-    content = stream.getvalue()
+    content = encoded(image, "JPEG", quality=90, exif=exif(orientation), icc_profile=profile(), **options)
     said = [
         jpeg_segment(0xE0, b"JFXX\x00\x10" + f"{MARKER}-jfxx".encode()),
         jpeg_segment(0xE1, b"http://ns.adobe.com/xap/1.0/\x00" + f"<x>{MARKER}-xmp</x>".encode()),
@@ -63,9 +67,7 @@ def jpeg(image: Image.Image, orientation: int = 1, **options: object) -> bytes:
 
 def several_in_one(image: Image.Image) -> bytes:
     """A second picture in the same file, as phones store depth."""
-    stream = io.BytesIO()
-    image.save(stream, "MPO", save_all=True, append_images=[pixels(99)], exif=exif())
-    return stream.getvalue() + jpeg(pixels(98))
+    return encoded(image, "MPO", save_all=True, append_images=[pixels(99)], exif=exif()) + jpeg(pixels(98))
 
 
 def png_chunk(name: bytes, body: bytes) -> bytes:
@@ -86,9 +88,7 @@ def png(image: Image.Image, orientation: int = 1) -> bytes:
     text.add_text("Author", f"{MARKER}-text")
     text.add_text("Comment", f"{MARKER}-packed", zip=True)
     text.add_itxt("XML:com.adobe.xmp", f"{MARKER}-xmp")
-    stream = io.BytesIO()
-    image.save(stream, "PNG", pnginfo=text, exif=exif(orientation), icc_profile=profile())
-    content = stream.getvalue()
+    content = encoded(image, "PNG", pnginfo=text, exif=exif(orientation), icc_profile=profile())
     more = png_chunk(b"tIME", b"\x07\xe3\x07\x0e\x0a\x00\x00") + png_chunk(b"prVt", MARKER.encode())
     return content[:33] + more + content[33:] + f"{MARKER}-behind".encode()
 
@@ -98,9 +98,7 @@ def hidden_under_transparency(image: Image.Image) -> bytes:
     image = image.convert("RGBA")
     hidden = np.array(image)
     hidden[:4] = [*b"CAN", 0]
-    stream = io.BytesIO()
-    Image.fromarray(hidden).save(stream, "PNG", exif=exif())
-    return stream.getvalue()
+    return encoded(Image.fromarray(hidden), "PNG", exif=exif())
 
 
 def hidden_behind_rows(image: Image.Image, *, is_packed: bool) -> bytes:
@@ -114,13 +112,7 @@ def hidden_behind_rows(image: Image.Image, *, is_packed: bool) -> bytes:
 
 def saved(codec: str, **options: object) -> Callable[[Image.Image], bytes]:
     """What Pillow writes, with options, and something behind it."""
-
-    def make(image: Image.Image) -> bytes:
-        stream = io.BytesIO()
-        image.save(stream, codec, **options)
-        return stream.getvalue() + f"{MARKER}-behind".encode()
-
-    return make
+    return lambda image: encoded(image, codec, **options) + f"{MARKER}-behind".encode()
 
 
 XMP = f"<x:xmpmeta>{MARKER}-xmp</x:xmpmeta>".encode()

@@ -21,10 +21,8 @@ ROOT = "PRETEND_WINDOWS"  # the folder of the package
 OURS = "on_windows.py"  # a script that is there, too
 JUNCTION = "junction"  # links so called pretend to be one
 SYMLINK_TAG, JUNCTION_TAG = 0xA000000C, 0xA0000003
-REPARSE_TAGS = {
-    "placeholder": 0x9000001A,
-    "deduplicated": 0x80000013,
-}  # of files so called, which are no links
+# Of files so called, which are no links.
+REPARSE_TAGS = {"placeholder": 0x9000001A, "deduplicated": 0x80000013}
 _SHARING_VIOLATION, _ACCESS_DENIED = 32, 5
 
 

@@ -13,25 +13,17 @@ from promptccd.discovery.intake.seen import SEEN
 from tests.discovery.conftest import write_pictures
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Groups, made by the small backbone that comes along."""
-    place = tmp_path_factory.mktemp("project")
-    write_pictures(place / "album", [0, 1], per_category=4)
-    (place / "album" / "deep").mkdir()
-    for path in sorted((place / "album").glob("1-*.png")):
-        path.rename(place / "album" / "deep" / path.name)
-    assert main(["discover", "photographs", str(place / "album"), "--out", str(place / "groups")]) == 0
-    return place
-
-
 @pytest.mark.moderate
-def test_a_project_from_windows_is_opened_corrected_and_found_again(project, capsys):
+def test_a_project_from_windows_is_opened_corrected_and_found_again(tmp_path, capsys):
     """Its record holds the paths of that computer; the photographs are not here, or elsewhere."""
-    kept, there = project / "groups/.promptccd", PureWindowsPath("C:/Users/me/album")
+    album, out, there = tmp_path / "album", str(tmp_path / "groups"), PureWindowsPath("C:/Users/me/album")
+    write_pictures(album, [0], per_category=4)
+    write_pictures(album / "deep", [1], per_category=4)
+    assert main(["discover", "photographs", str(album), "--out", out]) == 0
+    kept = tmp_path / "groups/.promptccd"
 
     def on_windows(path: str) -> str:
-        return str(there.joinpath(*Path(path).relative_to(project / "album").parts))
+        return str(there.joinpath(*Path(path).relative_to(album).parts))
 
     with closing(sqlite3.connect(kept / SEEN)) as database:
         paths = [path for (path,) in database.execute("select path from file")]
@@ -41,16 +33,15 @@ def test_a_project_from_windows_is_opened_corrected_and_found_again(project, cap
     record = json.loads((kept / "project.json").read_text())
     record["sources"] = [str(there)]
     (kept / "project.json").write_text(json.dumps(record))
-    names = sorted(path.name for path in (project / "album").rglob("*.png"))
-    out = str(project / "groups")
+    names = sorted(path.name for path in album.rglob("*.png"))
     assert main(["categories", out, "list"]) == 0
     assert main(["categories", out, "rename", "0", "heron"]) == 0
     for place in ("deep\\", "deep/", "C:\\Users\\me\\album\\deep\\"):
         assert main(["categories", out, "confirm", f"{place}{names[-1]}"]) == 0, place
     assert main(["categories", out, "confirm", names[0]]) == 0
     assert "heron" in capsys.readouterr().out
-    assert main(["discover", "photographs", str(project / "album"), "--out", out]) == 0
-    with (project / "groups/assignments.csv").open(encoding="utf-8", newline="") as stream:
+    assert main(["discover", "photographs", str(album), "--out", out]) == 0
+    with (tmp_path / "groups/assignments.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert sorted(row["file"] for row in rows)[-1].startswith("deep/")
-    assert {row["path"] for row in rows} == {str(path) for path in (project / "album").rglob("*.png")}
+    assert {row["path"] for row in rows} == {str(path) for path in album.rglob("*.png")}

@@ -295,17 +295,12 @@ SMALL = (
 )  # fmt: skip
 
 
-def write_album(place: Path) -> Path:
-    """A folder of a sub-folder per kind."""
-    for kind in range(4):
-        write_pictures(place / "album" / f"kind {kind}", [kind])
-    return place / "album"
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_training_is_killed_and_resumed_to_the_same_bytes_and_used(windows):
-    album = write_album(windows.disk)
+    album = windows.disk / "album"
+    for kind in range(4):
+        write_pictures(album / f"kind {kind}", [kind])
     train = ["train", "album", "--class_blocks", "2", "1", "1", "--epochs", "3", *SMALL]
     with windows.start(*train, "--output_dir", "run", "--num_workers", "1") as process:
         eventually((windows.disk / "run/stage0").exists, 200)

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -56,16 +57,14 @@ EXPORTED = {package: {name: base for base, name in imported(package)} for packag
 
 def defined_in(base: str, name: str) -> str:
     """The module that a name comes from, through what packages export."""
-    if f"{base}.{name}" in MODULES and EXPORTED.get(base, {}).get(name) is None:
-        return f"{base}.{name}"
-    while base in PACKAGES and name in EXPORTED[base]:
+    while name in EXPORTED.get(base, {}):
         base = EXPORTED[base][name]
-    return base
+    return f"{base}.{name}" if f"{base}.{name}" in MODULES else base
 
 
 def named_in(base: str, name: str) -> str:
     """The module or package that an import runs: a package's own name is one of its ``__init__``."""
-    is_module = f"{base}.{name}" in MODULES and EXPORTED.get(base, {}).get(name) is None
+    is_module = f"{base}.{name}" in MODULES and name not in EXPORTED.get(base, {})
     return f"{base}.{name}" if is_module else base
 
 
@@ -97,18 +96,11 @@ def wrong_arrows(graph: Mapping[str, Collection[str]]) -> list[str]:
 
 def circle_in(graph: Mapping[str, Collection[str]]) -> list[str]:
     """Modules that import each other in a circle, the first one again at the end; empty where there is none."""
-    done: set[str] = set()
-
-    def found(name: str, path: tuple[str, ...]) -> list[str]:
-        if name in path:
-            return [*path[path.index(name) :], name]
-        if name in done:
-            return []
-        circle = next((each for other in graph.get(name, ()) if (each := found(other, (*path, name)))), [])
-        done.add(name)
-        return circle
-
-    return next((circle for name in graph if (circle := found(name, ()))), [])
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1][::-1]
+    return []
 
 
 def test_imports_point_left_and_never_in_a_circle() -> None:

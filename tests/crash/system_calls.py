@@ -189,17 +189,19 @@ def _be_watched(work: Callable[[], int], watcher: socket.socket, log: Path | Non
 def _install_filter() -> int:
     """Ask the kernel to hand the calls over; returns the descriptor where they arrive."""
     number, arguments = 0, 16  # where they lie in what the filter sees
+    ask, allow = (_RETURN, 0, 0, _ASK), (_RETURN, 0, 0, _ALLOW)
     steps = [(_LOAD, 0, 0, number)]
-    plain = sorted(CALLS.keys() - _OPENING.keys())
-    for position, call in enumerate(plain):
-        steps.append((_EQUAL, len(plain) - position - 1 + 4 * len(_OPENING) + 1, 0, call))
-    for position, (call, flags) in enumerate(sorted(_OPENING.items())):
-        left = len(_OPENING) - position - 1
-        steps.append((_EQUAL, 0, 3, call))
-        steps.append((_LOAD, 0, 0, arguments + 8 * flags))
-        steps.append((_ANY_BIT, 4 * left + 2, 4 * left + 1, _WRITING))
-        steps.append((_LOAD, 0, 0, number))
-    steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ASK)]
+    for call in CALLS.keys() - _OPENING.keys():
+        steps += [(_EQUAL, 0, 1, call), ask]
+    for call, flags in _OPENING.items():
+        steps += [
+            (_EQUAL, 0, 4, call),
+            (_LOAD, 0, 0, arguments + 8 * flags),
+            (_ANY_BIT, 0, 1, _WRITING),
+            ask,
+            allow,
+        ]
+    steps.append(allow)
     instructions = ctypes.create_string_buffer(b"".join(_INSTRUCTION.pack(*step) for step in steps))
     program = struct.pack("@HP", len(steps), ctypes.addressof(instructions))
     libc = ctypes.CDLL(None, use_errno=True)

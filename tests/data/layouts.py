@@ -1,12 +1,10 @@
 """Folders, lists and data sets as people have them: each is written from numbered images."""
 
 import csv
-import hashlib
 import io
 import json
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -16,41 +14,36 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Image as ImageColumn
 from PIL import Image
 
-from promptccd.data.image_rows import ImageRows
-from promptccd.data.labels import DETECTED, Layout, read_categories
-from promptccd.data.tables import open_images
 from promptccd.disk import EXPORTED
-from promptccd.errors import DataError
+from tests.photographs import encoded
 
 KINDS = ("boat", "bus", "wrist watch")
+Content = bytes | str | int | Path
 Make = Callable[[Path], Path | Dataset]  # writes below an empty folder what a person gives
-Case = (
-    Make | tuple[Make, dict[str, Any]]
-)  # with options of a `Layout`, or other names of splits as ``splits``
+# With options of a `Layout`, or other names of splits as ``splits``.
+Case = Make | tuple[Make, dict[str, Any]]
+UMLAUTS = [normalize(*each) for each in product(("NFC", "NFD"), ("Äsche", "Möwe", "鳥"))]
 SUFFIXES = ("a.PNG", "b.Jpg", "c", "d.png?size=large", "e.dat", "f.png.bak", "g.png (1)", "h.txt", "i.TIFF")
 
 
-def picture(number: int, kind: str = "PNG") -> bytes:
+def picture(number: int) -> bytes:
     """The file of an image, which no other number has."""
-    stream = io.BytesIO()
     pixels = np.random.default_rng(number).integers(0, 256, (6, 6, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(stream, kind)
-    return stream.getvalue()
+    return encoded(Image.fromarray(pixels), "PNG")
 
 
-PICTURES = [(number, picture(number)) for number in range(40)]
-NUMBERS = {hashlib.sha256(content).hexdigest(): number for number, content in PICTURES}
-
-
-def put(path: Path, content: bytes | str | int) -> Path:
-    """Write a file; a number is that image."""
+def put(path: Path, content: Content) -> Path:
+    """Write a file; a number is that image, and a path is a link there."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, Path):
+        path.symlink_to(content)
+        return path
     content = picture(content) if isinstance(content, int) else content
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
-def written(folder: Path, files: Mapping[str, bytes | str | int]) -> Path:
+def written(folder: Path, files: Mapping[str, Content]) -> Path:
     """A folder with further files, by their paths in it."""
     for name, content in files.items():
         put(folder / name, content)
@@ -65,6 +58,11 @@ def categories(
         first + place * each + number: name for place, name in enumerate(names) for number in range(each)
     }
     return written(folder, {f"{name}/{file.format(image)}": image for image, name in places.items()})
+
+
+def among(files: Mapping[str, Content], **form: Any) -> Make:
+    """A folder per category, and further files."""
+    return lambda folder: written(categories(folder, **form), files)
 
 
 def listed(
@@ -93,46 +91,6 @@ def table(labels: Sequence[int], first: int = 0, **more: list[Any]) -> Dataset:
         | {name: Value("string") for name in more}
     )
     return Dataset.from_dict({"image": images, "label": labels, **more}, features=features)
-
-
-def described(folder: Path, split: str, first: int = 0) -> Path:
-    """Images beside a metadata file of ``datasets``."""
-    images = {f"{split}/{number}.png": number for number in range(first, first + 4)}
-    rows = "".join(f"{number}.png,{('cat', 'dog')[number % 2]}\n" for number in images.values())
-    return written(folder, {**images, f"{split}/metadata.csv": f"file_name,label\n{rows}"})
-
-
-def _junk(folder: Path) -> Path:
-    junk = {
-        ".DS_Store": "x", "Thumbs.db": "x", "note.txt": "hello", "bad.jpg": "<html>no", "empty.png": "", "._0.png": "x",
-        "clip.mp4": b"\x00\x00\x00\x18ftypmp42", "pack.zip": b"PK\x03\x04", "side.xmp": "<x:xmpmeta>",
-    }  # fmt: skip
-    written(categories(folder), {f"boat/{name}": content for name, content in junk.items()})
-    written(folder, {".git/x.png": 20, "@eaDir/x.png": 20, "../elsewhere/y.png": 21})
-    for name, target in {
-        "out": folder.parent / "elsewhere/y.png",
-        "gone": "nothing.png",
-        "again": "2.png",
-    }.items():
-        (folder / "bus" / f"{name}.png").symlink_to(target)
-    return folder
-
-
-def _photograph(folder: Path) -> Path:
-    """Several files of one photograph, and what programs and earlier runs left."""
-    library, raw = "My.photoslibrary", b"II*\x00\x10\x00\x00\x00CR\x02\x00" + bytes(64)
-    return written(categories(folder), {
-        "boat/IMG_1.CR2": raw, "boat/IMG_1.JPG": 20, "boat/IMG_1.MOV": b"\x00\x00\x00\x14ftypqt  ",
-        "boat/IMG_1234.png": 21, "boat/IMG_E1234.png": 22, "boat/IMG_1.AAE": "<plist/>",
-        f"{library}/originals/a.png": 23, f"{library}/resources/b.png": 24, "runs/page.png": 25,
-        **{f"runs/{name}.json": "{}" for name in ("manifest", "split", "images")},
-    })  # fmt: skip
-
-
-def _umlauts(folder: Path) -> Path:
-    names = [normalize(form, name) for form in ("NFC", "NFD") for name in ("Äsche", "Möwe", "鳥")]
-    files = {f"{name}/{place}.png": place for place, name in enumerate(names)}
-    return written(categories(folder, ("Hecht",), first=20), files)
 
 
 def _saved(folder: Path) -> Path:
@@ -178,85 +136,87 @@ def _linked(folder: Path, name: str) -> Path:
     secret = _parquet(folder.parent / "secret")
     make = categories if name in ("README.md", "metadata.csv") else _parquet_of_the_hub
     (make(folder) / name).unlink(missing_ok=True)
-    (folder / name).symlink_to(secret)
-    return folder
+    return written(folder, {name: secret})
 
 
-def _card(folder: Path, place: str) -> Path:
-    """Folders of images, beside a card that names data."""
-    return written(categories(folder), {"README.md": f"---\nconfigs:\n- data_files: {place}\n---\n"})
+def splits(first_of: Mapping[str, int], **form: Any) -> Make:
+    """Splits with a folder per category each, by their first image."""
 
+    def write(folder: Path) -> Path:
+        for name, first in first_of.items():
+            categories(folder / name, first=first, **form)
+        return folder
 
-def _missing_labels(folder: Path) -> Path:
-    labels = ("cat,", ",week 2", "dog,", ",week 1", "unlabelled,week 2", "-1,")
-    return listed(folder, head="path,label,stream", labels=labels)
-
-
-def _splits(folder: Path, first_of: Mapping[str, int], **form: Any) -> Path:
-    for name, first in first_of.items():
-        categories(folder / name, first=first, **form)
-    return folder
-
-
-def _addresses(folder: Path, name: str) -> Path:
-    return listed(folder, more=[f"{name},cat"])
+    return write
 
 
 # What a person gives, by what it is; a function writes it below an empty folder.
 LAYOUTS: dict[str, Case] = {
     "a folder per category": categories,
-    "one category": lambda folder: categories(folder, ("boat",), each=4),
-    "numbers as categories": lambda folder: categories(folder, [str(number) for number in (10, 9, 1, 100)]),
-    "decimal numbers as categories": lambda folder: categories(folder, ("-10", "-2", "0,5", "2,25", "10")),
-    "words of splits in names": lambda folder: categories(
-        folder, (*KINDS, "train_steam", "tests"), file="test_val_{}.png"
-    ),
-    "a category called train": lambda folder: categories(folder, (*KINDS, "train", "test")),
-    "splits": lambda folder: _splits(folder, {"train": 0, "test": 10}),
+    "one category": among({}, names=("boat",), each=4),
+    "numbers as categories": among({}, names=("10", "9", "1", "100")),
+    "decimal numbers as categories": among({}, names=("-10", "-2", "0,5", "2,25", "10")),
+    "words of splits in names": among({}, names=(*KINDS, "train_steam", "tests"), file="test_val_{}.png"),
+    "a category called train": among({}, names=(*KINDS, "train", "test")),
+    "splits": splits({"train": 0, "test": 10}),
     "splits in other words": (
-        lambda folder: _splits(folder, {"Training": 0, "VAL": 10, "test": 20}), {"splits": ("train", "validation")}
+        splits({"Training": 0, "VAL": 10, "test": 20}), {"splits": ("train", "validation")}
     ),
-    "train alone": lambda folder: _splits(folder, {"train": 0}),
-    "nested words of splits": lambda folder: _splits(folder, {"train": 0, "test": 10}, names=("train", "test", "cat")),
-    "a folder beside splits": lambda folder: _splits(folder, {"train": 0, "test": 10, "trams": 20}),
-    "two names of one split": (
-        lambda folder: _splits(folder, {"val": 0, "valid": 10}), {"splits": ("train", "validation")}
-    ),
+    "train alone": splits({"train": 0}),
+    "nested words of splits": splits({"train": 0, "test": 10}, names=("train", "test", "cat")),
+    "a folder beside splits": splits({"train": 0, "test": 10, "trams": 20}),
+    "two names of one split": (splits({"val": 0, "valid": 10}), {"splits": ("train", "validation")}),
     "splits without categories": lambda folder: written(folder, {"train/0.png": 0, "test/1.png": 1}),
     "a flat validation split": (
         lambda folder: written(categories(folder / "train").parent, {"val/20.png": 20, "val/21.png": 21}),
         {"splits": ("train", "validation")},
     ),
-    "a cover, and images deeper": lambda folder: written(
-        categories(folder), {"cover.png": 20, "boat/edited/raw/21.png": 21}
+    "a cover, and images deeper": among({"cover.png": 20, "boat/edited/raw/21.png": 21}),
+    "folders two deep": splits({"pets": 0, "cars": 10}),
+    "hidden files": among({"boat/.hidden.png": 20, ".secret/a.png": 21, ".png": 22}),
+    "junk, links and no images": among({
+        "boat/.DS_Store": "x", "boat/Thumbs.db": "x", "boat/note.txt": "hello", "boat/bad.jpg": "<html>no",
+        "boat/empty.png": "", "boat/._0.png": "x", "boat/clip.mp4": b"\x00\x00\x00\x18ftypmp42",
+        "boat/pack.zip": b"PK\x03\x04", "boat/side.xmp": "<x:xmpmeta>", ".git/x.png": 20, "@eaDir/x.png": 20,
+        "../elsewhere/y.png": 21, "bus/out.png": Path("../../elsewhere/y.png"), "bus/gone.png": Path("nothing.png"),
+        "bus/again.png": Path("2.png"),
+    }),
+    "several files of a photograph": among({  # and what programs and earlier runs left
+        "boat/IMG_1.CR2": b"II*\x00\x10\x00\x00\x00CR\x02\x00" + bytes(64), "boat/IMG_1.JPG": 20,
+        "boat/IMG_1.MOV": b"\x00\x00\x00\x14ftypqt  ", "boat/IMG_1234.png": 21, "boat/IMG_E1234.png": 22,
+        "boat/IMG_1.AAE": "<plist/>", "My.photoslibrary/originals/a.png": 23, "My.photoslibrary/resources/b.png": 24,
+        "runs/page.png": 25, **{f"runs/{name}.json": "{}" for name in ("manifest", "split", "images")},
+    }),
+    "suffixes in capitals, and odd ones": among(
+        {f"boat/{name}": number for number, name in enumerate(SUFFIXES)}, names=("bus",), first=20
     ),
-    "folders two deep": lambda folder: _splits(folder, {"pets": 0, "cars": 10}),
-    "hidden files": lambda folder: written(
-        categories(folder), {"boat/.hidden.png": 20, ".secret/a.png": 21, ".png": 22}
+    "letters with accents together and apart": among(
+        {f"{name}/{place}.png": place for place, name in enumerate(UMLAUTS)}, names=("Hecht",), first=20
     ),
-    "junk, links and no images": _junk,
-    "several files of a photograph": _photograph,
-    "suffixes in capitals, and odd ones": lambda folder: written(
-        categories(folder, ("bus",), first=20), {f"boat/{name}": number for number, name in enumerate(SUFFIXES)}
-    ),
-    "letters with accents together and apart": _umlauts,
-    "tables beside folders": lambda folder: written(
-        categories(folder),
-        dict.fromkeys(("features.parquet", "x.arrow", "boat/labels.json", "notes.csv"), "PAR1 and so on"),
+    "tables beside folders": among(
+        dict.fromkeys(("features.parquet", "x.arrow", "boat/labels.json", "notes.csv"), "PAR1 and so on")
     ),
     "loose images": lambda folder: written(folder, {f"{number}.png": number for number in range(5)}),
     "nothing": lambda folder: put(folder / "notes.txt", "hello").parent,
     "nothing there": lambda folder: folder / "gone",
     "an archive": lambda folder: put(folder / "photos.zip", b"PK\x03\x04"),
     "a list": listed,
-    "a list with missing labels and streams": _missing_labels,
-    "a list of missing files": lambda folder: listed(folder, more=["photos/gone.png,cat", "photos/50.png,dog"]),
-    "a list of a path elsewhere": lambda folder: _addresses(folder, "../elsewhere.png"),
-    "a list of an address": lambda folder: _addresses(folder, "https://example.org/a.png"),
-    "a list of Windows' drive": lambda folder: _addresses(folder, "C:\\photos\\a.png"),
-    "a list with a short row": lambda folder: listed(folder, more=["photos/0.png"]),
-    "metadata.csv in splits": lambda folder: described(described(folder, "train"), "test", 10),
-    "metadata of some images": lambda folder: written(categories(folder), {
+    "a list with missing labels and streams": lambda folder: listed(
+        folder, "path,label,stream", labels=("cat,", ",week 2", "dog,", ",week 1", "unlabelled,week 2", "-1,")
+    ),
+    **{f"a list {name}": lambda folder, more=more: listed(folder, more=more) for name, more in {
+        "of missing files": ["photos/gone.png,cat", "photos/50.png,dog"],
+        "of a path elsewhere": ["../elsewhere.png,cat"],
+        "of an address": ["https://example.org/a.png,cat"],
+        "of Windows' drive": ["C:\\photos\\a.png,cat"],
+        "with a short row": ["photos/0.png"],
+    }.items()},
+    "metadata.csv in splits": lambda folder: written(folder, {
+        **{f"{'train' if number < 9 else 'test'}/{number}.png": number for number in (0, 1, 2, 3, 10, 11, 12, 13)},
+        "train/metadata.csv": "file_name,label\n0.png,cat\n1.png,dog\n2.png,cat\n3.png,dog\n",
+        "test/metadata.csv": "file_name,label\n10.png,cat\n11.png,dog\n12.png,cat\n13.png,dog\n",
+    }),
+    "metadata of some images": among({
         "metadata.csv": "file_name;label;size\r\nboat\\0.png;b;3\r\nbus/2.png;c;4\r\nbus/gone.png;c;\r\n",
     }),
     "a parquet file": _parquet,
@@ -272,7 +232,7 @@ LAYOUTS: dict[str, Case] = {
         for name in ("README.md", "metadata.csv", "photos.zip", "data/test-00000-of-00001.parquet")
     },
     **{
-        f"hostile: a card of {place}": lambda folder, place=place: _card(folder, place)
+        f"hostile: a card of {place}": among({"README.md": f"---\nconfigs:\n- data_files: {place}\n---\n"})
         for place in ("/secret/*.parquet", "../secret", "https://example.org/a.csv", "zip://a::b.zip", "boat/*.png")
     },
 }  # fmt: skip
@@ -285,9 +245,7 @@ SHALLOW = {"top_folders": "categories"}
 DEEP = {"top_folders": "splits"}
 
 
-def tree(
-    folders: Iterable[str], files: dict[str, bytes | str | int] | None = None, suffix: str = "png"
-) -> Make:
+def tree(folders: Iterable[str], files: Mapping[str, Content] | None = None, suffix: str = "png") -> Make:
     """Two images in every folder, and further files."""
     places = enumerate(f"{folder}/{number:03d}.{suffix}" for folder in folders for number in range(2))
     images = {name: number for number, name in places}
@@ -308,13 +266,12 @@ def mask(kind: str, number: int) -> bytes:
         image.putpalette([value for each in range(256) for value in (each * 7 % 256, each * 31 % 256, each)])
     elif kind == "cells":
         image = Image.fromarray(np.arange(192, dtype=np.uint16).reshape(12, 16))
-    image.save(stream := io.BytesIO(), "PNG")
-    return stream.getvalue()
+    return encoded(image, "PNG")
 
 
 def masked(image: str, path: str, kind: str) -> Make:
     """Pictures with their masks, beside a category without masks."""
-    images: dict[str, bytes | str | int] = {image.format(f"a{number}"): 20 + number for number in range(2)}
+    images = {image.format(f"a{number}"): 20 + number for number in range(2)}
     return tree(["dog"], images | {path.format(f"a{number}"): mask(kind, number) for number in range(2)})
 
 
@@ -361,31 +318,18 @@ OURS = (("manifest.json", "split.json", "images.json"), ("config.json", "checksu
 
 
 def _links(folder: Path) -> Path:
-    away, links = categories(folder.parent / "elsewhere"), categories(folder) / "bus"
+    away = categories(folder.parent / "elsewhere")
     targets = {
-        "file": away / "boat/0.png",
-        "folder": away / "boat",
-        "nothing": "gone.png",
-        "itself": "itself",
-    }
-    for name, target in {**targets, "above": "..", "beside": folder / "boat", "image.png": "2.png"}.items():
-        (links / name).symlink_to(target)
-    return folder
+        "file": away / "boat/0.png", "folder": away / "boat", "nothing": "gone.png", "itself": "itself", "above": "..",
+        "beside": folder / "boat", "image.png": "2.png",
+    }  # fmt: skip
+    return written(categories(folder), {f"bus/{name}": Path(target) for name, target in targets.items()})
 
 
 def _made_here(names: Iterable[str]) -> Make:
     """What an earlier command wrote among images, at three places."""
-    files = dict.fromkeys((*names, "stage0/README.md", "stage0/sub/thing.png"), "{}")
-    places = ("out", "boat/out", "2024/runs/again")
-    return lambda folder: written(
-        categories(folder), {f"{place}/{name}": text for place in places for name, text in files.items()}
-    )
-
-
-def _spoilt(count: int) -> Make:
-    """Six images, a file that is not called one, and some that are none."""
-    files = {f"bus/gone{number}.jpg": "<html>not found" for number in range(count)}
-    return lambda folder: written(categories(folder), {"boat/notes.txt": "not called an image", **files})
+    files = (*names, "stage0/README.md", "stage0/sub/thing.png")
+    return among(dict.fromkeys(map("/".join, product(("out", "boat/out", "2024/runs/again"), files)), "{}"))
 
 
 TREES: dict[str, Case] = {
@@ -414,88 +358,20 @@ TREES: dict[str, Case] = {
         **{f"sketch/{each}.gif": mask("part", int(each)) for each in ("1", "2")},
     }),
     **{f"layout of {name}": tree(folders, files, "jpg") for name, (folders, files) in TASKS.items()},
-    "folders of systems": lambda folder: written(categories(folder), {
+    "folders of systems": among({
         f"{place}{name}/THUMB_XL.jpg": 20 for name in OF_SYSTEMS for place in ("", "boat/")
     }),
     "links": _links,
     **{f"made here: {names[0]}": _made_here(names) for names in OURS},
     **{f"made by others: {names[0]}": _made_here(names[1:] or ["other.json"]) for names in OURS},
-    **{f"{count} of {count + 6} images are none": _spoilt(count) for count in (6, 7)},
-    "libraries of programs": lambda folder: written(categories(folder), {
+    **{
+        f"{count} of {count + 6} images are none": among({
+            "boat/notes.txt": "not called an image",
+            **{f"bus/gone{number}.jpg": "<html>not found" for number in range(count)},
+        }) for count in (6, 7)
+    },
+    "libraries of programs": among({
         f"{name}/originals/1.jpg": 20
         for name in ("A Library.photoslibrary", "iPhoto Library", "2024.cocatalog", "Previews.lrdata")
     }),
 }  # fmt: skip
-
-
-def observed(
-    case: Case, folder: Path, *, splits: Sequence[str] = ("train",), unlabelled: bool = False
-) -> dict[str, Any]:
-    """What is read of a case that is written below a folder, in some splits and, if wanted, without labels too.
-
-    Images by number with their labels, the order of names, files that are left out by their reasons, and what is said;
-    or why it is refused.
-    """
-    make, options = case if isinstance(case, tuple) else (case, None)
-    named = dict(options or {})
-    splits = named.pop("splits", splits)
-    layout = DETECTED if options is None or [*options] == ["splits"] else Layout(**named)
-    place = make(folder / "photos")
-    given = place if isinstance(place, Dataset) else str(place)
-    found = {
-        split: _read(lambda split=split: open_images(given, split, layout=layout), layout) for split in splits
-    }
-    if all(value == found[splits[0]] for value in found.values()):
-        found = {"every split": found[splits[0]]}
-    if unlabelled:
-        found["unlabelled"] = _read(lambda: open_images(given, labelled=False, layout=layout), layout)
-    return json.loads(json.dumps(found).replace(json.dumps(str(folder))[1:-1], "<here>"))
-
-
-def _read(opened: Callable[[], ImageRows], layout: Layout) -> dict[str, Any]:
-    with _said() as said:
-        try:
-            rows = opened()
-            rows.require_own_files()
-            found = _described(rows, layout)
-        except DataError as error:
-            words, foreign, _ = str(error).partition("Could not load dataset")  # by `datasets`, in its words
-            found = {"refused": foreign or words}
-        except Exception as error:
-            found = {"refused": type(error).__name__}
-    return {**found, "said": said} if said else found
-
-
-@contextmanager
-def _said() -> Iterator[list[str]]:
-    said, logger, handler = list[str](), logging.getLogger("promptccd"), logging.Handler()
-    before = logger.level
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield said
-    logger.setLevel(before)
-    logger.removeHandler(handler)
-
-
-def _described(opened: ImageRows, layout: Layout) -> dict[str, Any]:
-    table, labels, names = opened.table.with_format(None), [None] * len(opened), ()
-    if "label" in table.column_names:
-        ids, names = read_categories(table, "label", layout)
-        labels = [names[label] if label >= 0 else None for label in ids.tolist()]
-    others = [name for name in table.column_names if name not in ("image", "label")]
-    images = []
-    for row, label in zip(table.cast_column("image", ImageColumn(decode=False)), labels, strict=True):
-        also = {name: row[name] for name in others}
-        images.append([_number(row["image"]), label, *([also] if also else [])])
-    return {"images": images, "names": names, "left out": dict(sorted(opened.left_out.items()))}
-
-
-def _number(image: Mapping[str, Any]) -> int | str:
-    content = image["bytes"]
-    if content is None:
-        path = Path(image["path"])
-        if not path.exists():
-            return "missing"
-        content = path.read_bytes()
-    return NUMBERS.get(hashlib.sha256(content).hexdigest(), "no image")

@@ -1,7 +1,7 @@
 """Tables of images as other programs and trades write them: columns, marks between them, and words for no label."""
 
 import gzip
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -11,7 +11,7 @@ import pandas as pd
 from datasets import ClassLabel, Dataset, Features
 from datasets import Image as ImageColumn
 
-from tests.data.layouts import Case, Make, categories, picture, put, written
+from tests.data.layouts import Case, Make, among, picture, put, written
 
 NAMES = [f"{number}.png" for number in range(6)]
 AB = ["a", "b"] * 3
@@ -36,17 +36,17 @@ def lines(
     return text("\n".join([heading, *rows, ""]), name, **files)
 
 
-def frame(columns: Mapping[str, Any], name: str = "list.parquet") -> Make:
+def frame(columns: Mapping[str, Any] | pd.DataFrame, name: str = "list.parquet") -> Make:
     """A table that pandas writes."""
 
     def write(folder: Path) -> Path:
         table, place = pd.DataFrame(columns), text(b"", name)(folder)
         if name.endswith("jsonl"):
             table.to_json(folder / name, orient="records", lines=True)
-        elif name.endswith("csv"):
-            table.to_csv(folder / name, index=False)
+        elif name.endswith("parquet"):
+            table.to_parquet(folder / name)
         else:
-            (table.to_parquet if name.endswith("parquet") else table.to_excel)(folder / name, index=False)
+            (table.to_csv if name.endswith("csv") else table.to_excel)(folder / name, index=False)
         return place
 
     return write
@@ -151,9 +151,7 @@ MARKS: dict[str, Case] = {
         )
     },
     **{
-        f"metadata of another program: {content!r}": lambda folder, content=content: written(
-            categories(folder), {"metadata.csv": content}
-        )
+        f"metadata of another program: {content!r}": among({"metadata.csv": content})
         for content in (b"\x00\x01\x02", b"when,where\n1,2\n")
     },
 }  # fmt: skip
@@ -168,11 +166,9 @@ def workbook(name: str, last: Sequence[object] = (), sheets: int = 2) -> Make:
         book, place = openpyxl.Workbook(), text(b"", name, FILES)(folder)
         for number in range(1, sheets):
             book.create_sheet(f"other {number}")
-        book.active.append(["", "", ""])
-        book.active.append(["Path", " Label ", "seen"])
-        for file, label, seen in zip(FILES, ("heron", 7, None, 2.5), (1, 2.5, "x", None), strict=True):
-            book.active.append([file, label, seen])
-        book.active.append([*last])
+        rows = zip(FILES, ("heron", 7, None, 2.5), (1, 2.5, "x", None), strict=True)
+        for row in (["", "", ""], ["Path", " Label ", "seen"], *rows, last):
+            book.active.append([*row])
         book.save(folder / name)
         return place
 
@@ -246,34 +242,16 @@ COLUMNS: dict[str, Case] = {
 }  # fmt: skip
 
 
-def _bytes(names: Iterable[str], file: Path) -> list[bytes]:
-    return [(file.parent / name).read_bytes() for name in names]
-
-
-PARQUET: dict[str, Callable[[pd.DataFrame, Path], None]] = {
-    "paths": lambda table, file: table.to_parquet(file),
-    "bytes": lambda table, file: table.assign(path=_bytes(NAMES, file)).to_parquet(file),
-    "structs": lambda table, file: table.assign(
-        path=[{"bytes": each, "path": "a"} for each in _bytes(NAMES, file)]
-    ).to_parquet(file),
-    "another name": lambda table, file: table.rename(columns={"path": "jpg"}).assign(
-        jpg=_bytes(NAMES, file)
-    ).to_parquet(file),
-    "categories": lambda table, file: table.astype({"label": "category"}).to_parquet(file),
-    "an index": lambda table, file: table.set_index("path").to_parquet(file),
-    "paths of Windows": lambda table, file: table.assign(path=".\\" + table["path"]).to_parquet(file),
-}  # fmt: skip
-
-
-def parquet(kind: str) -> Make:
-    """A table as another program writes it."""
-
-    def write(folder: Path) -> Path:
-        place = text(b"", "list.parquet")(folder)
-        PARQUET[kind](pd.DataFrame({"path": NAMES, "label": AB}), place)
-        return place
-
-    return write
+BYTES = [picture(number) for number in range(6)]
+PARQUET = {  # as other programs write it
+    "paths": {"path": NAMES, "label": AB},
+    "bytes": {"path": BYTES, "label": AB},
+    "structs": {"path": [{"bytes": each, "path": "a"} for each in BYTES], "label": AB},
+    "another name": {"jpg": BYTES, "label": AB},
+    "categories": {"path": NAMES, "label": pd.Categorical(AB)},
+    "an index": pd.DataFrame({"path": NAMES, "label": AB}).set_index("path"),
+    "paths of Windows": {"path": [f".\\{name}" for name in NAMES], "label": AB},
+}
 
 
 # Words for no label, several labels, and splits
@@ -350,5 +328,5 @@ TABLES: dict[str, Case] = {
     **MARKS, **COLUMNS, **CELLS,
     **{f"workbook: {name}": workbook(name) for name in ("list.xlsx", "List.XLSX", "list.xlsm")},
     "workbook: one sheet, a wide row": workbook("list.xlsx", ["a.png", "heron", "x", "wide"], sheets=1),
-    **{f"parquet: {kind}": parquet(kind) for kind in PARQUET},
+    **{f"parquet: {kind}": frame(columns) for kind, columns in PARQUET.items()},
 }  # fmt: skip

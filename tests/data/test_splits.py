@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -16,7 +17,7 @@ from promptccd.data import CategorySplit, LabelledStage, StageStream
 from promptccd.data.benchmarks import BENCHMARKS, BenchmarkName
 from promptccd.data.labels import Layout
 from promptccd.data.splits import cut_by_rule, select_rows, spectrum_split
-from promptccd.errors import ConfigurationError, DataError, SplitMismatchError
+from promptccd.errors import ConfigurationError, DataError
 from promptccd.runs import stage_stream
 from promptccd.training.options import DataArguments
 from promptccd.training.recipe import Recipe
@@ -60,13 +61,6 @@ def test_every_image_is_used_once_and_stays_when_other_categories_change() -> No
     assert set(split.sample_ids[0][labels[split.sample_ids[0]] < 6]) == set(other.sample_ids[0])
 
 
-def test_fingerprint_changes_with_all_that_matters() -> None:
-    shapes = [([7, 1, 1, 1], 37, 1), ([7, 1, 1, 1], 37, 1), ([7, 1, 1, 1], 37, 2), ([6, 2, 1, 1], 37, 1)]
-    made = [cut(blocks, images, seed=seed) for blocks, images, seed in (*shapes, ([7, 1, 1, 1], 38, 1))]
-    plain, again, *others = (split.fingerprint for _, split in made)
-    assert plain == again and len({plain, *others}) == 4
-
-
 def test_fingerprint_changes_with_the_pixels() -> None:
     table = coloured_images(5, 20)
     images = [ImageOps.invert(table[0]["image"]), *table[1:]["image"]]
@@ -96,9 +90,7 @@ def test_real_cifar100() -> None:
 def test_a_stream_is_a_sequence(stages: StageStream) -> None:
     assert len(stages) == 4
     assert [stage.index for stage in stages] == [0, 1, 2, 3]
-    assert [stage.index for stage in stages[1:3]] == [1, 2]
-    assert stages[-1].index == 3
-    assert [stage.num_categories for stage in stages] == [2, 3, 4, 5]
+    assert ([stage.index for stage in stages[1:3]], stages[-1].index) == ([1, 2], 3)
     assert isinstance(stages.labelled, LabelledStage)
     with pytest.raises(DataError, match="stage 0"):
         _ = stages[1:].labelled
@@ -116,11 +108,6 @@ def test_an_unlabelled_stage_has_nothing_to_read_a_label_from(stages: StageStrea
     truth = stages.evaluation_labels(stages[2])
     assert len(truth) == len(stages[2])
     assert set(truth) == {0, 1, 2, 3}
-
-
-def test_another_split_is_refused_with_both_fingerprints(stages: StageStream) -> None:
-    with pytest.raises(SplitMismatchError, match=f"abc.*{stages.split.fingerprint}"):
-        stages.require_fingerprint("abc", "The run")
 
 
 def labelled(values: list, feature) -> Dataset:
@@ -149,10 +136,7 @@ def test_labels_that_are_none_are_refused(values: list, feature, said: str) -> N
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            {"class_blocks": [3, 1, 1, 1]},
-            r"sum to 6, but the data set has 5 categories \(.+, .+, .+, .+, .+\): let",
-        ),
+        ({"class_blocks": [3, 1, 1, 1]}, r"sum to 6, but the data set has 5 categories \((.+, ){4}.+\): let"),
         ({"class_blocks": [5]}, "at least two sizes"),
         (
             {"class_blocks": [2, 3], "split_rule": "session"},
@@ -166,14 +150,8 @@ def test_labels_that_are_none_are_refused(values: list, feature, said: str) -> N
         ({"class_blocks": [4, 1], "cuts": [[0.5, 0.5], [1.0]]}, "1.0 at the end"),
         ({"class_blocks": [4, 1], "cuts": [[1.0, 1.0], [0.0]]}, "1.0 at the end"),
         ({"class_blocks": [2, 3, 0], "cuts": [[1.0, 1.0, 1.0], [1.0, 1.0], [1.0]]}, "Stage 2 has no image"),
-        (
-            {"class_blocks": [2, 1, 1, 1], "layout": Layout(image="picture")},
-            "Columns: image, label. Set --image",
-        ),
-        (
-            {"class_blocks": [2, 1, 1, 1], "layout": Layout(label="kind")},
-            "Columns: label. Set --label_column",
-        ),
+        ({"class_blocks": [2, 3], "layout": Layout(image="picture")}, "Columns: image, label. Set --image"),
+        ({"class_blocks": [2, 3], "layout": Layout(label="kind")}, "Columns: label. Set --label_column"),
     ],
 )
 def test_what_cannot_be_cut_says_why(options: dict, said: str) -> None:
@@ -336,17 +314,17 @@ def test_ratios_stand_for_blocks_and_cuts() -> None:
     assert DataArguments(cuts=[[0.5, 1.0], [1.0]]).resolved_cuts == [[0.5, 1.0], [1.0]]
 
 
+HALVES = {"category_ratio": 0.5, "sample_ratio": 0.5}
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"category_ratio": 0.5}, "are given together"),
         ({"sample_ratio": 0.5}, "are given together"),
-        ({"category_ratio": 0.5, "sample_ratio": 0.5, "split_rule": "sessions"}, "split_rule sessions"),
-        (
-            {"category_ratio": 0.5, "sample_ratio": 0.5, "class_blocks": [7, 1, 1, 1]},
-            "class_blocks .7, 1, 1, 1.",
-        ),
-        ({"category_ratio": 0.5, "sample_ratio": 0.5, "cuts": [[0.5, 1.0], [1.0]]}, "give one or the other"),
+        ({**HALVES, "split_rule": "sessions"}, "split_rule sessions"),
+        ({**HALVES, "class_blocks": [7, 1, 1, 1]}, "class_blocks .7, 1, 1, 1."),
+        ({**HALVES, "cuts": [[0.5, 1.0], [1.0]]}, "give one or the other"),
     ],
 )
 def test_half_a_protocol_or_two_are_refused(given: dict, said: str) -> None:
@@ -360,9 +338,8 @@ def test_the_stream_is_that_of_the_blocks_and_cuts(image_folder: Path) -> None:
     """The ratios are a way to write a split, not another kind of split."""
     given = {"dataset": str(image_folder), "num_classes": 5}
     ratios = stage_stream(DataArguments(**given, category_ratio=0.4, sample_ratio=0.5), 1)
-    written = stage_stream(
-        DataArguments(**given, class_blocks=[2, 2, 1], cuts=[[0.5, 0.5, 1.0], [0.7, 1.0], [1.0]]), 1
-    )
+    cuts = [[0.5, 0.5, 1.0], [0.7, 1.0], [1.0]]
+    written = stage_stream(DataArguments(**given, class_blocks=[2, 2, 1], cuts=cuts), 1)
     assert ratios.split.fingerprint == written.split.fingerprint
     assert [count.images for count in ratios.counts] == [30, 14 + 2 * 21, 16 + 2 * 9 + 30]
 
@@ -412,9 +389,8 @@ def test_rules_against_brute_force() -> None:
     names = ["ant", "bee", "cat", "dog", "elk"]
     data = np.random.default_rng(5).permutation(np.repeat(np.arange(5), [30, 41, 37, 33, 29]))
     order = ["dog", "ant", "elk", "cat", "bee"]
-    labels, used = select_rows(
-        data, names, class_order=order, num_classes=4, images_per_class=20, held_out=0.2
-    )
+    counts = {"num_classes": 4, "images_per_class": 20}
+    labels, used = select_rows(data, names, class_order=order, held_out=0.2, **counts)
     without, _ = select_rows(data, names, held_out=0.2)
     assert used == ("dog", "ant", "elk", "cat")
     expected = [-1] * len(data)
@@ -458,14 +434,8 @@ def test_rules_that_do_not_fit_say_why(rules: dict, said: str) -> None:
 
 def test_what_is_given_wins_over_the_benchmark() -> None:
     assert DataArguments(benchmark="cub").resolved == BENCHMARKS["cub"]
-    given = DataArguments(
-        benchmark="tinyimagenet",
-        dataset="elsewhere",
-        split="valid",
-        image_column="picture",
-        class_blocks=[80, 40, 40, 40],
-        images_per_class=7,
-    ).resolved
+    own = {"dataset": "elsewhere", "split": "valid", "image_column": "picture", "images_per_class": 7}
+    given = DataArguments(benchmark="tinyimagenet", class_blocks=[80, 40, 40, 40], **own).resolved
     assert (given.dataset, given.split, given.image_column) == ("elsewhere", "valid", "picture")
     assert (given.label_column, given.class_blocks, given.images_per_class) == ("label", (80, 40, 40, 40), 7)
     assert given.class_order == BENCHMARKS["tinyimagenet"].class_order
@@ -496,9 +466,7 @@ def test_data_are_the_benchmarks_where_the_blocks_make_up_its_categories(
 
 def test_columns_of_the_benchmark_count_where_the_data_has_them(tmp_path: Path) -> None:
     images = coloured_images(5, 5)
-    coarse = images.add_column("coarse_label", [0] * len(images)).cast_column(
-        "coarse_label", ClassLabel(names=["thing"])
-    )
+    coarse = images.add_column("coarse_label", [0] * len(images), feature=ClassLabel(names=["thing"]))
     coarse.rename_columns({"image": "img", "label": "fine_label"}).save_to_disk(str(tmp_path / "same"))
     images.rename_columns({"image": "picture", "label": "kind"}).save_to_disk(str(tmp_path / "other"))
     blocks = [2, 1, 1, 1]
@@ -506,11 +474,8 @@ def test_columns_of_the_benchmark_count_where_the_data_has_them(tmp_path: Path) 
     for folder in ("same", "other"):
         data = DataArguments(benchmark="cifar100", dataset=str(tmp_path / folder), class_blocks=blocks)
         assert stage_stream(data, 1).split.fingerprint == expected, folder
-    wrong = DataArguments(
-        benchmark="cifar100", dataset=str(tmp_path / "other"), class_blocks=blocks, label_column="fine_label"
-    )
     with pytest.raises(DataError, match="No column 'fine_label'"):
-        stage_stream(wrong, 1)
+        stage_stream(replace(data, label_column="fine_label"), 1)
 
 
 def test_a_local_copy_is_held_to_the_rules_of_the_benchmark(tmp_path: Path) -> None:

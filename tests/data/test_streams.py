@@ -149,8 +149,7 @@ def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("label", "asked"),
-    [("piza", "pizza"), ("Pizza", "pizza"), ("soup 2", ""), ("bread", ""), ("pizza", "")],
+    ("label", "asked"), [("piza", "pizza"), ("Pizza", "pizza"), ("soup 2", ""), ("bread", ""), ("pizza", "")]
 )
 def test_labels_that_come_later_are_asked_about(label: str, asked: str, tmp_path: Path) -> None:
     written(tmp_path, {f"{number}.png": number for number in range(5)})

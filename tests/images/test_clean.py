@@ -9,8 +9,7 @@ from PIL import Image
 
 from promptccd.images.clean import clean_image
 from promptccd.images.decode import decode_image
-from tests.images.test_decode import encoded
-from tests.photographs import MARKER, TELLING, jpeg, jpeg_segment, pixels, png, saved
+from tests.photographs import MARKER, TELLING, encoded, jpeg, jpeg_segment, pixels, png, saved
 
 WITHOUT_WORDS = {
     *("jfif", "jfif_version", "jfif_unit", "jfif_density", "adobe", "adobe_transform"),
@@ -47,18 +46,11 @@ def test_pixels_stay_and_nothing_else(kind: str) -> None:
     assert clean_image(clean) == (suffix, clean)  # what is clean stays as it is
 
 
-@pytest.mark.parametrize("options", [{}, {"restart_marker_blocks": 1}], ids=["one scan", "restarts"])
-def test_upright_photographs_keep_their_coded_picture(options: dict[str, int]) -> None:
-    content = jpeg(pixels(3, 64), **options)  # sixteen blocks: all eight restarts
-    suffix, clean = clean_image(content)
-    assert suffix == ".jpg"
-    scan = content[content.index(b"\xff\xda") : content.index(b"\xff\xd9", content.index(b"\xff\xda")) + 2]
-    assert clean.endswith(scan)
-
-
 PLAIN = encoded(pixels(3), "JPEG", quality=90)
 LEAVES = {  # a file, its suffix where it leaves, and whether it keeps its bytes
     "jpeg": (PLAIN, ".jpg", True),
+    "jpeg with captions": (jpeg(pixels(3)), ".jpg", False),
+    "jpeg with all eight restarts": (encoded(pixels(3, 64), "JPEG", restart_marker_blocks=1), ".jpg", True),
     "extended jpeg": (PLAIN.replace(b"\xff\xc0", b"\xff\xc1", 1), ".jpg", True),  # eight bits are that, too
     "progressive jpeg": (encoded(pixels(3), "JPEG", progressive=True), ".jpg", True),
     "printed jpeg": (encoded(pixels(3).convert("CMYK"), "JPEG"), ".jpg", True),

@@ -69,13 +69,10 @@ def test_a_photograph_looks_here_and_exported_as_it_is_meant(space: str, codec: 
 
 
 def test_colours_of_a_space_that_is_nearly_srgb_stay_as_they_are() -> None:
-    at = SRGB.index(b"para") + 12
-    close = (
-        SRGB[:at] + struct.pack(">i", round(2.42 * 65536)) + SRGB[at + 4 :]
-    )  # an exponent of 2.42, not 2.4
-    assert np.array_equal(
-        np.asarray(decode_image(saved(picture(180, 132), "PNG", close)).image), picture(180, 132)
-    )
+    at, exponent = SRGB.index(b"para") + 12, 2.42  # not 2.4
+    close = SRGB[:at] + struct.pack(">i", round(exponent * 65536)) + SRGB[at + 4 :]
+    found = decode_image(saved(picture(180, 132), "PNG", close))
+    assert np.array_equal(np.asarray(found.image), picture(180, 132))
 
 
 @pytest.mark.parametrize("turn", [None, 6])

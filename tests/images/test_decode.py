@@ -23,8 +23,8 @@ from promptccd.images.kinds import FEATURES, kind_of
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.rendering import Rendering
 from tests.messages import TEXT
+from tests.photographs import encoded, png_of
 from tests.photographs import png_chunk as chunk
-from tests.photographs import png_of
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
 CODECS = [
@@ -38,12 +38,6 @@ def picture(width=48, height=36, mode="RGB"):
     rng = np.random.default_rng(width * height)
     coarse = rng.integers(0, 256, (5, 6, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
-
-
-def encoded(image, codec, **options):
-    buffer = io.BytesIO()
-    image.save(buffer, codec, **options)
-    return buffer.getvalue()
 
 
 def frames(codec, count=12, stripe=False):
@@ -77,6 +71,13 @@ def oriented(codec, orientation, image=None):
     exif = Image.Exif()
     exif[0x0112] = orientation
     return encoded(image or picture(), codec, exif=exif)
+
+
+def deep_png(values):
+    """A 16-bit PNG, grey or with colours, with transparency or without."""
+    colour = {1: 0, 2: 4, 3: 2, 4: 6}[1 if values.ndim == 2 else values.shape[2]]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    return png_of(values.shape[1::-1], 16, colour, zlib.compress(rows))
 
 
 def tiff(values):
@@ -157,9 +158,8 @@ GOLDEN = {  # file name -> (content, status, note)
         b"P5 48 36 4095\n" + (RAMP_16 / 100).astype(">u2").tobytes(), NOTED, "16 bits scaled to 8 bits",
     ),
     "grey16 with alpha.png": (
-        png_of((48, 36), 16, 4, zlib.compress(b"".join(
-            b"\0" + row.tobytes() for row in np.stack([RAMP_16, RAMP_16[::-1]], axis=-1).astype(">u2")
-        ))), NOTED, "16-bit colours of which 8 bits can be read; transparency laid over white",
+        deep_png(np.stack([RAMP_16, RAMP_16[::-1]], axis=-1)), NOTED,
+        "16-bit colours of which 8 bits can be read; transparency laid over white",
     ),
     "signed.tif": (
         tiff(RAMP_16.astype(np.int32) - 9), NOTED, "16 bits scaled to 8 bits, smaller values cut",
@@ -411,13 +411,6 @@ def test_a_depth_of_9_to_15_bits_is_one_that_a_file_can_say(largest, own):
     assert found.levels.own == (own and (0, own))
     beyond = decode_image(raw_tiff(DIM + 60, tags={281: 300}))  # values up to 760 have more than 9 bits
     assert beyond.levels.own == (0, 65535)
-
-
-def deep_png(values):
-    """A 16-bit PNG, grey or with colours."""
-    colour = {1: 0, 3: 2, 4: 6}[1 if values.ndim == 2 else values.shape[2]]
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
-    return png_of(values.shape[1::-1], 16, colour, zlib.compress(rows))
 
 
 def raw_tiff(values, *, big_endian=False, tags=None):

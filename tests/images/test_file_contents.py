@@ -53,10 +53,8 @@ RAWS = {
 @pytest.mark.parametrize("kind", RAWS)
 def test_camera_raw_is_its_jpeg_of_full_size_or_nothing(kind: str) -> None:
     frame = FULL.index(b"\xff\xc0")
-    of_12_bits, scan = (
-        FULL[: frame + 4] + b"\x0c" + FULL[frame + 5 :],
-        b"\xff\xd8\xff\xda\0\4\0\0" + bytes(99),
-    )
+    of_12_bits = FULL[: frame + 4] + b"\x0c" + FULL[frame + 5 :]
+    scan = b"\xff\xd8\xff\xda\0\4\0\0" + bytes(99)
     printed = encoded(photograph(1200, 900).convert("CMYK"), "JPEG")
     assert is_picture(RAWS[kind])
     for behind in (b"", THUMBNAIL, b"\xff\xd8\xff\xc4" + bytes(99), of_12_bits, scan, printed, FULL[:frame]):

@@ -117,12 +117,8 @@ def test_a_window_begins_at_zero_or_goes_a_little_beyond_the_values(
         (np.append(np.arange(100, 10_089) // 2, [65_535] * 11), 54, 5039, False),
         (np.append(np.arange(300), [-9999] * 3), 2, 297, False),
         (np.append(np.arange(300), [-9999] * 2), 0, 297, True),
-        (
-            np.append(np.arange(10_000), [-9999] * 99),
-            -9999,
-            9989,
-            False,
-        ),  # no farther away than the others are apart
+        # No farther away than the others are apart.
+        (np.append(np.arange(10_000), [-9999] * 99), -9999, 9989, False),
         (np.append(np.arange(9_999), [-9999] * 99), 9, 9989, False),
         (np.append(np.arange(0, 40_000, 40), [65_535] * 9), 80, 65_535, False),
     ],

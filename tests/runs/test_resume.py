@@ -154,7 +154,8 @@ def test_another_split_is_refused(
     quick_values: Values, stages: StageStream, trained_run: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(trained_run, tmp_path / "run")
-    with pytest.raises(SplitMismatchError):
+    said = rf"was made with split \w+, but this data gives split {stages.split.fingerprint}\."
+    with pytest.raises(SplitMismatchError, match=said):
         train_run(Recipe.from_dict(quick_values), stages=stages)
     assert (tmp_path / "run/split.json").read_bytes() == (trained_run / "split.json").read_bytes()
 
