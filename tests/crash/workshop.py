@@ -26,7 +26,7 @@ from promptccd.training.progress import HISTORY, read_history
 from tests.conftest import coloured_images, quick_recipe, write_tiny_backbone
 from tests.crash.system_calls import Decide, Verdict, run_watched
 from tests.discovery.conftest import write_pictures
-from tests.discovery.stored import registry_in, rows_of, stored_in
+from tests.discovery.stored import content_of, registry_in, stored_in
 from tests.hub.server import Hub
 
 UNCOUNTED = (".lock", ".lock-owner", "train.log")  # process ids, and what a cell printed
@@ -138,7 +138,7 @@ class Workshop:
             if path.name == SEEN:
                 found[name] = repr(stored_in(path.parent)).encode()
             elif path.name in (CATEGORIES, BEFORE) and path.parent.name == PROJECT:
-                found[name] = rows_of(path).encode()
+                found[name] = content_of(path.parent, path.name)
             elif path.name == HISTORY:  # only informs; epochs that were gone on with say so
                 found[name] = str([(each.stage, each.epoch) for each in read_history(path.parent)]).encode()
             elif path.is_file():

@@ -72,11 +72,6 @@ def table_of(out: Path, name: str = "assignments.csv") -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def by_file(out: Path) -> dict[str, dict[str, str]]:
-    """The same by file."""
-    return {row["file"]: row for row in table_of(out)}
-
-
 # Corrections as tests make them: anything done to a registry on disk
 
 
@@ -102,22 +97,11 @@ def registry_in(folder: Path) -> CategoryRegistry:
     return Project(folder).copy()
 
 
-def content_of(folder: Path) -> bytes:
+def content_of(folder: Path, name: str = f"{PROJECT}/{CATEGORIES}") -> bytes:
     """The bytes of the categories of a project, without traces of how they came about."""
     with tempfile.TemporaryDirectory() as place:
-        CategoryRegistry.open(folder / PROJECT / CATEGORIES).run(f"vacuum into '{place}/copy'")
-        return Path(place, "copy").read_bytes()
-
-
-def rows_of(path: Path) -> str:
-    """All rows of a file of categories, without the numbers that count how often it was written."""
-    store = CategoryRegistry.open(path)
-    tables = {
-        "state": "num_known, stage, next_id, next_number",
-        "log": "number, kind, what, stage, time, undone, final",
-        **dict.fromkeys(("vector", "category", "image", "forbidden", "link", "change"), "*"),
-    }
-    return repr({name: store.run(f"select {columns} from {name}") for name, columns in tables.items()})
+        CategoryRegistry.open(folder / name).write_snapshot(Path(place, CATEGORIES))
+        return Path(place, CATEGORIES).read_bytes()
 
 
 def drawn_together(project: Path) -> tuple[int, int]:

@@ -10,15 +10,13 @@ import os
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from torch import Tensor
 
 from promptccd.cli.main import main
 from promptccd.data.sources import Stamp
@@ -31,60 +29,42 @@ from promptccd.errors import DataError, RegistryError
 from promptccd.images import identity
 from tests.discovery.conftest import at_forward, write_pictures
 from tests.discovery.conftest import run as command
-from tests.discovery.stored import by_file, contents, copied, registry_in, rows_in, stored_in, table_of
+from tests.discovery.stored import contents, copied, registry_in, rows_in, stored_in, table_of
 from tests.images.test_identity import XMP, exif, photograph, text
 from tests.messages import TEXT
 
-_opened: list[str] | None = None
+Run = Callable[..., tuple[int, int, set[str]]]
 
 
-def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    if _opened is not None and event == "open" and isinstance(arguments[0], str):
-        _opened.append(arguments[0])
-
-
-sys.addaudithook(_audit)  # which nothing takes away again
-
-
-@dataclass
-class Cost:
-    """How many images a run decoded and embedded, and what it opened below a folder."""
-
-    decoded: int = 0
-    embedded: int = 0
-    opened: list[str] = field(default_factory=list)
-
-
-@contextmanager
-def costs(below: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cost]:
-    global _opened
-    cost, decode = Cost(), identity.decode_image
-
-    def decoding(content: bytes, *how: object, **options: object) -> object:
-        cost.decoded += 1
-        return decode(content, *how, **options)
-
-    def embedding(_: object, images: Tensor) -> None:
-        cost.embedded += len(images)
-
-    _opened = []
-    try:
-        with monkeypatch.context() as patch, at_forward(embedding):
-            patch.setattr(identity, "decode_image", decoding)
-            yield cost
-    finally:
-        files = [path for path in _opened or () if path.startswith(f"{below}/") and os.path.isfile(path)]
-        cost.opened = sorted(os.path.relpath(path, below) for path in files)
-        _opened = None
+@pytest.fixture(scope="module")
+def opened() -> deque[str]:
+    """The last files that Python opened: nothing takes such a hook away again."""
+    paths = deque[str](maxlen=20_000)
+    sys.addaudithook(lambda event, given: paths.append(str(given[0])) if event == "open" else None)
+    return paths
 
 
 @pytest.fixture
-def run(backbone_folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cost]:
-    def discover(images: Path, *options: object) -> Cost:
-        with costs(images if images.is_dir() else images.parent, monkeypatch) as cost:
-            assert command(backbone_folder, images, out, *options) == 0
-        return cost
+def run(backbone_folder: Path, out: Path, opened: deque[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`discover`; returns how many images it decoded and embedded, and what it opened below their folder."""
+    counts, decode = Counter[str](), identity.decode_image
 
+    def decoding(content: bytes, *how: object, **options: object) -> object:
+        counts["decoded"] += 1
+        return decode(content, *how, **options)
+
+    def discover(images: Path, *options: object) -> tuple[int, int, set[str]]:
+        counts.clear()
+        opened.clear()
+        with at_forward(lambda _, batch: counts.update(embedded=len(batch))):
+            assert command(backbone_folder, images, out, *options) == 0
+        below = f"{images if images.is_dir() else images.parent}/"
+        files = {
+            path.removeprefix(below) for path in opened if path.startswith(below) and os.path.isfile(path)
+        }
+        return counts["decoded"], counts["embedded"], files
+
+    monkeypatch.setattr(identity, "decode_image", decoding)
     return discover
 
 
@@ -103,6 +83,10 @@ def left_in(out: Path) -> tuple[object, ...]:
     return contents(out), stored_in(out / PROJECT), rows_in(out / PROJECT / CATEGORIES)
 
 
+def by_file(out: Path) -> dict[str, dict[str, str]]:
+    return {row["file"]: row for row in table_of(out)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_packed", [False, True], ids=["folder", "archive"])
 def test_a_second_run_opens_no_image_and_writes_the_same(run, album, out, tmp_path, is_packed):
@@ -113,28 +97,24 @@ def test_a_second_run_opens_no_image_and_writes_the_same(run, album, out, tmp_pa
         with zipfile.ZipFile(images, "w") as packed:
             for path in sorted(album.iterdir()):  # copies that follow at once may be decoded again
                 packed.write(path, path.name)
-    cost = run(images)
-    assert (cost.decoded, cost.embedded) == (18, 17)
-    assert is_packed or len(set(cost.opened)) == 19
+    *counts, opened = run(images)
+    assert (counts, len(opened)) == ([18, 17], 1 if is_packed else 19)
     before = left_in(out)
-    cost = run(images)
-    assert (cost.decoded, cost.embedded, is_packed or cost.opened) == (0, 0, is_packed or [])
+    *counts, opened = run(images)
+    assert (counts, len(opened)) == ([0, 0], is_packed)
     assert left_in(out) == before
     os.utime(images)
-    cost = run(images)
-    assert (cost.decoded, cost.embedded) == (0, 0)  # members of an archive are unpacked and hashed
+    assert run(images)[:2] == (0, 0)  # members of an archive are unpacked and hashed
 
 
 @pytest.mark.slow
 def test_what_is_added_is_the_next_stage_and_all_that_is_paid_for(run, album, out, tmp_path):
     run(album)
     before, registry = by_file(out), registry_in(out)
-    new = write_pictures(tmp_path / "new", [4, 5], per_category=3, seed=9)
-    for path in new.iterdir():
-        shutil.move(path, album / f"new-{path.name}")
-    cost = run(album)
-    assert (cost.decoded, cost.embedded, len(set(cost.opened))) == (6, 6, 6)
-    assert all(name.startswith("new-") for name in cost.opened)
+    new = {f"new-{path.name}": path for path in write_pictures(tmp_path / "new", [4, 5], 3, seed=9).iterdir()}
+    for name, path in new.items():
+        shutil.move(path, album / name)
+    assert run(album) == (6, 6, set(new))
     after = registry_in(out)
     assert after.stage == registry.stage + 1
     assert registry.members.items() <= after.members.items()
@@ -142,7 +122,7 @@ def test_what_is_added_is_the_next_stage_and_all_that_is_paid_for(run, album, ou
     for name, row in before.items():
         kept = ("category", "name", "sha256", "status", *(["stage"] if row["category"] else []))
         assert {each: rows[name][each] for each in kept} == {each: row[each] for each in kept}
-    assert {row["stage"] for name, row in rows.items() if name.startswith("new-")} == {str(after.stage)}
+    assert {row["stage"] for name, row in rows.items() if name in new} == {str(after.stage)}
     assert {row["known"] for name, row in rows.items() if name in before and row["category"]} == {"earlier"}
 
 
@@ -155,17 +135,14 @@ def test_moved_renamed_and_touched_files_are_known_and_changed_ones_are_seen(run
     one.rename(album / "deep" / "heron.png")
     os.utime(album / "photograph.jpg")
     os.link(two, tmp_path / "a second name")  # as an export gives it, and no reason to read it
-    cost = run(album)
-    assert (cost.decoded, cost.embedded) == (0, 0)
-    assert set(cost.opened) == {"deep/heron.png", "photograph.jpg"}
+    assert run(album) == (0, 0, {"deep/heron.png", "photograph.jpg"})
     rows = by_file(out)
     assert rows["deep/heron.png"]["category"] == before[one.name]["category"]
     assert registry_in(out).stage == 0
     found = two.stat()
     Image.new("RGB", (20, 20), "red").save(two)
     os.utime(two, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
-    cost = run(album)
-    assert (cost.decoded, cost.embedded, set(cost.opened)) == (1, 1, {two.name})
+    assert run(album) == (1, 1, {two.name})
     assert by_file(out)[two.name]["sha256"] != before[two.name]["sha256"]
 
 
@@ -251,7 +228,7 @@ def test_an_edit_of_the_files_loses_nothing(name, run, photographs, out, capsys)
     for path in list(photographs.iterdir()):
         EDITS[name](path)
     capsys.readouterr()
-    assert run(photographs, "--json").embedded == 0
+    assert run(photographs, "--json")[1] == 0
     files = json.loads(capsys.readouterr().out)["files"]
     assert (files["used"], files["duplicates"]) == (12, 0)
     assert files["changed"] == (0 if name == "another format" else 12)
@@ -327,18 +304,9 @@ def test_a_file_of_another_picture_is_named_and_errors_name_files(run, backbone_
 # Images that are not where they were: greyed and not counted, never in the way, and forgotten on request
 
 
-@pytest.fixture(scope="module")
-def once(backbone_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight photographs, and what a discovery left of them."""
-    place = tmp_path_factory.mktemp("away")
-    write_pictures(place / "album", [0, 1], per_category=4)
-    assert command(backbone_folder, place / "album", place / "found", "--num_categories", 2) == 0
-    return place
-
-
 @pytest.fixture
-def found(once: Path, tmp_path: Path) -> Path:
-    return copied(once, tmp_path / "copy") / "found"
+def found(found_once: Path, tmp_path: Path) -> Path:
+    return copied(found_once, tmp_path / "copy") / "found"
 
 
 @pytest.fixture
@@ -368,50 +336,55 @@ def counted(out: Path, capsys: pytest.CaptureFixture[str]) -> int:
 
 
 def test_a_deleted_photograph_is_not_counted_until_it_is_back(found, place, tmp_path, capsys):
-    assert state(found) == (8, 8, [True] * 8)
+    assert state(found) == (32, 32, [True] * 32)
     assert TEXT["not-where-they-were"] not in listed(found, capsys)
     shutil.move(place / "1-002.png", tmp_path / "kept.png")
-    assert state(found) == (7, 7, [True] * 6 + [False, True])
+    assert state(found) == (31, 31, [True] * 10 + [False] + [True] * 21)
     assert TEXT["not-where-they-were-and-not"] in listed(found, capsys)
     values = json.loads(listed(found, capsys, "--json"))
-    assert sum(each["size"] for each in values) == 8
+    assert sum(each["size"] for each in values) == 32
     assert sum(each["away"] for each in values) == 1
     earlier, theirs = registry_in(found), Project(found)
-    (here, there), moved = sorted(each.id for each in earlier.active), "0-000.png"
-    here, there = (here, there) if theirs.find(moved) in theirs.members_of(here) else (there, here)
-    theirs.move([theirs.find(moved)], there)
-    assert theirs.changes_since(earlier).grown == {there: (3, 4)}
+    there = theirs.members[theirs.find("1-000.png")]
+    theirs.move([theirs.find("0-000.png")], there)
+    assert theirs.changes_since(earlier).grown == {there: (7, 8)}
     theirs.undo()
     shutil.move(tmp_path / "kept.png", place / "1-002.png")
-    assert state(found) == (8, 8, [True] * 8)
+    assert state(found) == (32, 32, [True] * 32)
     Project(found).set_images_aside([ProjectView(found).photos.keys[0]])
-    assert state(found) == (8, 7, [True] * 8)
+    assert state(found) == (32, 31, [True] * 32)
 
 
 def test_images_that_a_model_was_trained_on_are_no_photographs_of_the_project(found, trained_run, capsys):
     earlier, theirs = registry_in(found), Project(found)
     theirs.observe(1, StageGroups(["row:0"], np.zeros(1, int), np.ones((1, theirs.prototypes.shape[1]))))
-    assert state(found)[:2] == (8, 8)
-    assert counted(found, capsys) == 8
+    assert state(found)[:2] == (32, 32)
+    assert counted(found, capsys) == 32
     theirs.move(["row:0"], 0)
     assert theirs.changes_since(earlier).grown == {}
     assert counted(trained_run / "stage1", capsys) == len(registry_in(trained_run / "stage1").members)
 
 
 @pytest.mark.moderate
-def test_a_photograph_under_another_name_is_where_it_is(found, backbone_folder, place, tmp_path, capsys):
+def test_a_photograph_under_another_name_is_where_it_is_and_an_ambiguous_one_refused(
+    found, backbone_folder, place
+):
     (place / "sub").mkdir()
     shutil.move(place / "1-002.png", place / "sub" / "heron.png")
     shutil.move(place / "1-001.png", place / "0-egret.png")  # its new name is the first of the two
-    assert state(found)[0] == 6
+    assert state(found)[0] == 30
+    write_pictures(place / "sub", [2], per_category=2, seed=9)
     assert command(backbone_folder, place, found) == 0
-    assert state(found)[:2] == (8, 8)
+    assert state(found)[:2] == (34, 34)
     photos = ProjectView(found).photos
     assert {"sub/heron.png", "0-egret.png"} <= set(photos.names)
     for key, name in zip(photos.keys, photos.names, strict=True):
         assert photos.original(key) == (place / name).read_bytes()
     assert main(["categories", str(found), "move", "0", "sub/heron.png"]) == 0
     assert Project(found).find("heron.png") in registry_in(found).members_of(0)
+    with pytest.raises(RegistryError, match=TEXT["2-images-are-called-2-001"]):
+        Project(found).find("2-001.png")
+    assert Project(found).find("sub/2-001.png") != Project(found).find("album/2-001.png")
 
 
 def test_a_page_that_is_open_follows_images_that_are_forgotten_and_found_again(found, place):
@@ -419,7 +392,7 @@ def test_a_page_that_is_open_follows_images_that_are_forgotten_and_found_again(f
     again = sorted(theirs.images)[:2]
     theirs.forget(again)
     theirs.observe(1, StageGroups(again, np.zeros(2, int), np.ones((1, theirs.prototypes.shape[1]))))
-    assert len(view.columns().group) == 8  # before the page knows
+    assert len(view.columns().group) == 32  # before the page knows
     view.refresh()
     members = theirs.members
     assert view.columns().group.tolist() == [members.get(key, NO_CATEGORY) for key in view.photos.keys]
@@ -428,7 +401,7 @@ def test_a_page_that_is_open_follows_images_that_are_forgotten_and_found_again(f
     theirs.forget()
     view.refresh()
     assert view.photos.generation != generation
-    assert len(view.columns().flags) == view.summary()["photos"] == 7
+    assert len(view.columns().flags) == view.summary()["photos"] == 31
 
 
 def test_an_image_is_named_by_what_a_person_has_and_a_disk_that_is_not_plugged_in_not_forgotten(
@@ -440,22 +413,12 @@ def test_an_image_is_named_by_what_a_person_has_and_a_disk_that_is_not_plugged_i
         assert Project(found).find(name) == key
     shutil.move(place, tmp_path / "elsewhere")
     assert state(found)[0] == 0
-    with pytest.raises(RegistryError, match=TEXT["none-of-the-8-images-is"]):
+    with pytest.raises(RegistryError, match=TEXT["none-of-the-32-images-is"]):
         Project(found).forget()
     view = ProjectView(found)
     assert view.photos.picture(0, 128)  # kept
     with pytest.raises(DataError, match=TEXT["is-not-where-it-was"]):
         view.photos.original(view.photos.keys[0])
-
-
-@pytest.mark.moderate
-def test_an_ambiguous_name_is_refused(found, backbone_folder, place):
-    (place / "sub").mkdir()
-    write_pictures(place / "sub", [1], per_category=2, seed=9)
-    assert command(backbone_folder, place, found) == 0
-    with pytest.raises(RegistryError, match=TEXT["2-images-are-called-1-001"]):
-        Project(found).find("1-001.png")
-    assert Project(found).find("sub/1-001.png") != Project(found).find("album/1-001.png")
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from tests.discovery.conftest import image_of
 from tests.images.test_decode import JPEG, PNG, encoded, picture
 from tests.messages import TEXT
 
-GIF = encoded(picture(20, 20), "GIF")
 BMP = encoded(picture(30, 30), "BMP")
 DAMAGED = "damaged member of the archive"
 PACKED = "not an image that can be read (starts like a ZIP archive): give it by itself, or unpack it"
@@ -50,13 +49,10 @@ def renamed(content, before, after):
 
 
 def flagged(content, flag):
-    """An archive whose members all have a flag set."""
+    """An archive of one member with a flag in both of its headers."""
     changed = bytearray(content)
-    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        at = changed.find(signature)
-        while at >= 0:
-            changed[at + offset] |= flag
-            at = changed.find(signature, at + 4)
+    changed[6] |= flag
+    changed[content.find(b"PK\x01\x02") + 8] |= flag
     return bytes(changed)
 
 
@@ -68,18 +64,14 @@ def broken_middle(name, content):
 
 
 def broken_stream(name):
-    made = bytearray(packed((name, os.urandom(4000))))
-    made[30 + len(name) : 50 + len(name)] = b"\xff" * 20
-    return bytes(made)
+    made, start = packed((name, os.urandom(4000))), 30 + len(name)
+    return made[:start] + b"\xff" * 20 + made[start + 20 :]
 
 
 def declared(content, size):
     """An archive of one member that says it unpacks to `size` bytes, in both of its headers."""
-    made = bytearray(content)
-    made[22:26] = struct.pack("<I", size)
-    at = made.find(b"PK\x01\x02")
-    made[at + 24 : at + 28] = struct.pack("<I", size)
-    return bytes(made)
+    said, at = struct.pack("<I", size), content.find(b"PK\x01\x02") + 24
+    return content[:22] + said + content[26:at] + said + content[at + 4 :]
 
 
 def overlapping(times):
@@ -127,9 +119,6 @@ SKIPPING = {  # archive -> (content, {name shown: note of the verdict}); "" is u
     "null byte": (
         renamed(packed(("a.png_exe", PNG)), b"a.png_exe", b"a.png\0exe"),
         {r"a.png\x00exe": "name with a null byte"},
-    ),
-    "bytes of a name": (
-        renamed(packed(("caf_.png", PNG)), b"caf_.png", b"caf\xe9.png"), {"café.png": ""},
     ),
     "override": (packed(("\u202egnp.png", PNG), ("<b>\n.png", JPEG)), {r"\u202egnp.png": "", r"<b>\n.png": ""}),
     "system": (

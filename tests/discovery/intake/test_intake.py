@@ -42,6 +42,7 @@ from tests.images.test_decode import (
     raw_tiff,
     zeros_compressed,
 )
+from tests.images.test_identity import exif
 from tests.messages import TEXT
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
@@ -52,12 +53,6 @@ def distinct(number, width=48, height=36):
     """A picture that no other of the corpus equals."""
     pixels = np.random.default_rng(number).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     return PilImage.fromarray(pixels).resize((width, height), PilImage.Resampling.BICUBIC)
-
-
-def noted_exif():
-    exif = PilImage.Exif()
-    exif[0x010E] = "long " * 12_000
-    return exif
 
 
 EXTRA = {  # path -> (content, status, note)
@@ -74,7 +69,7 @@ EXTRA = {  # path -> (content, status, note)
     "=cmd()!A1.png": (encoded(distinct(24), "PNG"), USED, ""),
     "no suffix": (encoded(distinct(25), "PNG"), USED, ""),
     "trailing garbage.jpg": (encoded(distinct(26), "JPEG") + b"<?php" + bytes(9000), USED, ""),
-    "huge exif.jpg": (encoded(distinct(27), "JPEG", exif=noted_exif()), USED, ""),
+    "huge exif.jpg": (encoded(distinct(27), "JPEG", exif=exif(title="long " * 12_000)), USED, ""),
     "odd profile.jpg": (
         encoded(distinct(28), "JPEG", icc_profile=b"\xff" * 999), NOTED, "colour profile left aside (it is damaged)",
     ),
@@ -305,44 +300,38 @@ def photos(tmp_path):
     return folder
 
 
-def left_behind(intake):
-    """All that an intake makes of its files."""
-    thumbnails = [intake.thumbnails([file])[file.key] for file in intake.used]
-    return intake.files, intake.miniatures.tobytes(), thumbnails
-
-
-def test_every_image_is_decoded_once_and_its_view_used_in_the_order_of_the_files(photos, monkeypatch):
-    used, counts, decode = [], Counter(), identity.decode_image
+def test_every_image_is_decoded_once_in_any_order_and_its_view_used_in_the_order_of_the_files(
+    photos, monkeypatch
+):
+    made, counts, decode, look_at = [], Counter(), identity.decode_image, reading.look_at
+    waits = iter(np.random.default_rng(1).uniform(0, 0.05, 100))
 
     def counting(content, *how, **options):
         counts[content] += 1
         return decode(content, *how, **options)
 
-    monkeypatch.setattr(identity, "decode_image", counting)
-    with read_intake(photos, view=VIEW, workers=4, use=lambda *each: used.append(each)) as intake:
-        assert left_behind(intake) == left_behind(intake)
-    assert [file.key for file, _ in used] == [file.key for file in intake.used]
-    assert len(counts) == 13
-    assert counts.total() <= 13 + 3, "copies that follow at once may be decoded again"
-
-
-def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch):
-    with read_intake(photos, view=VIEW, workers=2) as intake:
-        expected = left_behind(intake)
-    by_name = {file.name: file for file in expected[0]}
-    assert by_name["0 copy.jpg"].duplicate_of is None
-    assert by_name["5 photo.jpg"].duplicate_of == by_name["0 copy.jpg"].index
-    assert by_name["9 cut.jpg"].verdict == by_name["8 cut.jpg"].verdict
-    assert by_name["9 cut.jpg"].verdict.status is SKIPPED
-    look_at, waits = reading.look_at, iter(np.random.default_rng(1).uniform(0, 0.05, 100))
-
     def slow(*arguments):  # the last are ready first
         time.sleep(next(waits))
         return look_at(*arguments)
 
-    monkeypatch.setattr(reading, "look_at", slow)
-    with read_intake(photos, view=VIEW, workers=4) as intake:
-        assert left_behind(intake) == expected
+    monkeypatch.setattr(identity, "decode_image", counting)
+    for workers in (2, 4):
+        keys = []
+        with read_intake(
+            photos, view=VIEW, workers=workers, use=lambda file, _, keys=keys: keys.append(file.key)
+        ) as intake:
+            made.append((intake.files, intake.miniatures.tobytes(), intake.thumbnails(intake.used)))
+        assert keys == [file.key for file in intake.used]
+        assert len(counts) == 13
+        assert counts.total() <= 13 + 3, "copies that follow at once may be decoded again"
+        counts.clear()
+        monkeypatch.setattr(reading, "look_at", slow)
+    assert made[0] == made[1]
+    by_name = {file.name: file for file in intake.files}
+    assert by_name["0 copy.jpg"].duplicate_of is None
+    assert by_name["5 photo.jpg"].duplicate_of == by_name["0 copy.jpg"].index
+    assert by_name["9 cut.jpg"].verdict == by_name["8 cut.jpg"].verdict
+    assert by_name["9 cut.jpg"].verdict.status is SKIPPED
 
 
 # Files with more than 8 bits a value are shown by one rule, from the first discovery to the last export

@@ -79,8 +79,6 @@ CHANGES = {
         lambda image: resaved(image.resize((120, 90)).transpose(UPSIDE_DOWN), 75)
     ),
     "much darker": beside(lambda image: ImageEnhance.Brightness(image).enhance(0.5)),
-    "tilted": beside(lambda image: image.rotate(1, BICUBIC)),
-    "cut at the rim": beside(lambda image: image.crop((4, 3, 236, 177))),
     "half the frame further": pan(0.25, 2),
 }
 

@@ -71,15 +71,6 @@ def give_features(registry: CategoryRegistry, *images: Images) -> CategoryRegist
     return registry
 
 
-def known_registry(num_known: int = 3, per_category: int = 10) -> CategoryRegistry:
-    """A labelled stage: true category k is the known category k."""
-    images = Images("s0", dict.fromkeys(range(num_known), per_category))
-    means = np.stack([images.features[images.truths == each].mean(0) for each in range(num_known)])
-    names = ["ant", "bee", "cat", "dog", "elk"][:num_known]
-    members = dict(zip(images.keys, images.truths.tolist(), strict=True))
-    return CategoryRegistry.from_categories(range(num_known), names, num_known, means, members=members)
-
-
 def do(
     registry: CategoryRegistry, edit: Edit, time: str | None = None, drawn: tuple[str, int] | None = None
 ) -> LogEntry:

@@ -9,18 +9,15 @@ import pytest
 
 from promptccd.discovery.project import CategoryRegistry, LogEntry, apply_labels, edits
 from promptccd.errors import RegistryError
-from tests.discovery.project.streams import Edit, Images, do, give_features, known_registry, random_edit
+from tests.discovery.project.streams import Edit, do, give_features, random_edit
+from tests.discovery.project.test_histories import S0, S1, found
 from tests.messages import TEXT
-
-S1 = Images("s1", {0: 6, 3: 9, 4: 5, 5: 7})
 
 
 @pytest.fixture
 def registry() -> CategoryRegistry:
-    """Known 0, 1, 2; discovered 3 (9 images), 4 (7) and 5 (5)."""
-    registry = known_registry()
-    registry.observe(1, S1.groups({0: 0}))
-    return give_features(registry, S1)
+    """Known 0, 1, 2; discovered 3 (12 images), 4 (8) and 5 (7)."""
+    return found()
 
 
 def mean(keys: list[str]) -> np.ndarray:
@@ -132,11 +129,10 @@ def state_of(registry: CategoryRegistry) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.moderate)])
 def test_any_corrections_do_what_a_model_of_dictionaries_does_in_a_file_and_in_memory(seed, tmp_path) -> None:
-    generator, memory = np.random.default_rng(seed), known_registry(4, 12)
-    memory.observe(1, S1.groups({0: 0}))
+    generator, memory = np.random.default_rng(seed), found()
     memory.write_to(tmp_path / "categories.sqlite")
     ours = CategoryRegistry.open(tmp_path / "categories.sqlite")
-    both = [give_features(each, Images("s0", dict.fromkeys(range(4), 12)), S1) for each in (ours, memory)]
+    both = [give_features(each, S0, S1) for each in (ours, memory)]
     model, past = Model(dict(ours.members)), [(ours.state_hash(), state_of(ours))]
     for _ in range(80):
         edit, free, given = random_edit(ours, generator), ours.next_id, set(ours.categories)
@@ -170,12 +166,12 @@ def test_any_corrections_do_what_a_model_of_dictionaries_does_in_a_file_and_in_m
 
 
 def test_categories_get_the_means_of_their_images(registry: CategoryRegistry) -> None:
-    part, rest, four = S1.of(3)[:4], S1.of(3)[4:], S1.of(4)
+    part, rest, five = S1.of(3)[:4], S1.of(3)[4:], S1.of(5)
     for edit, gains, loses in (
         ((edits.split, 3, part, "small ones"), (6, part), (3, rest)),
-        ((edits.gather, [*part, *four], "small ones"), (7, [*part, *four]), (3, rest)),
-        ((edits.move, part, 4), (4, [*part, *S1.of(5)]), (3, rest)),
-        ((edits.sort, part, [4, 2, 4, 2]), (4, [*part[::2], *S1.of(5)]), (3, rest)),
+        ((edits.gather, [*part, *five], "small ones"), (7, [*part, *five]), (3, rest)),
+        ((edits.move, part, 4), (4, [*part, *S1.of(4)]), (3, rest)),
+        ((edits.sort, part, [4, 2, 4, 2]), (4, [*part[::2], *S1.of(4)]), (3, rest)),
         ((edits.set_images_aside, part), (10, part[:1]), (3, rest)),
     ):
         known = [prototype(registry, each) for each in range(3)]
@@ -190,11 +186,11 @@ def test_categories_get_the_means_of_their_images(registry: CategoryRegistry) ->
     edits.split(registry, 0, S1.of(0)[:2])
     assert np.array_equal(prototype(registry, 0), known[0]), "that of an earlier stage stays"
     edits.merge(registry, [3, 4])
-    np.testing.assert_allclose(prototype(registry, 3), mean(S1.of(3, 5)), atol=1e-6)
+    np.testing.assert_allclose(prototype(registry, 3), mean(S1.of(3, 4)), atol=1e-6)
 
 
 def test_images_of_a_dissolved_category_go_to_the_nearest_that_they_were_not_taken_out_of(registry) -> None:
-    images, taken_out = S1.of(4), S1.of(4)[2]
+    images, taken_out = S1.of(5), S1.of(5)[2]
     distances = {
         each.id: ((S1.features[np.isin(S1.keys, images)] - prototype(registry, each.id)) ** 2).sum(1)
         for each in registry.active if each.id != 5
@@ -230,7 +226,7 @@ REFUSED: list[tuple[Edit, str]] = [
     ((edits.merge, [0, 1], "discovered 3"), "Category 3 is called"),
     ((edits.split, 1), "none of the images of category 1 here"),
     ((edits.split, 3, ["s1:0"]), "1 of the 1 images are not in category 3"),
-    ((edits.split, 3, S1.of(3)), "All 9 images"),
+    ((edits.split, 3, S1.of(3)), "All 12 images"),
     ((edits.split, 3, ["s1:6"], "bee"), "Category 1 is called 'bee' already"),
     ((edits.gather, ["s0:0"]), "has features here"),
     ((edits.gather, ["s0:0"], None, np.ones(5)), "a prototype of 24 finite numbers, got shape"),

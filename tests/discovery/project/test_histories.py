@@ -6,6 +6,7 @@ Every history says in its name what is to be seen in it.
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
-from tests.discovery.project.streams import CENTRES, WIDTH, Edit, Images, do, give_features, known_registry
+from promptccd.errors import RegistryError
+from tests.discovery.project.streams import CENTRES, WIDTH, Edit, Images, do, give_features, random_edit
 from tests.kept import kept
 
 S0, S1 = Images("s0", dict.fromkeys(range(3), 10)), Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
@@ -30,8 +32,11 @@ observe, undo, redo = CategoryRegistry.observe, CategoryRegistry.undo, CategoryR
 
 
 def labelled() -> CategoryRegistry:
-    """Three known categories of 10 images each."""
-    return give_features(known_registry(), S1, S2, S3)
+    """Three known categories of 10 images each, of which there are no features."""
+    means = np.stack([S0.features[S0.truths == each].mean(0) for each in range(3)])
+    members = dict(zip(S0.keys, S0.truths.tolist(), strict=True))
+    known = CategoryRegistry.from_categories(range(3), ["ant", "bee", "cat"], 3, means, members=members)
+    return give_features(known, S1, S2, S3)
 
 
 def found() -> CategoryRegistry:
@@ -218,27 +223,110 @@ def outcome(registry: CategoryRegistry, before: CategoryRegistry) -> dict[str, A
     return {name: each for name, each in json.loads(json.dumps(left)).items() if each}
 
 
-def made(name: str) -> tuple[dict[str, Any], CategoryRegistry, set[str]]:
-    """What a history leaves, the registry, and the hashes of the states on the way."""
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_history_ends_as_it_did_and_is_undone_and_redone(name: str) -> None:
     begin, history = HISTORIES[name]
     registry = begin()
     reached = {registry.state_hash()}
     for edit in history:
         do(registry, edit)
         reached.add(registry.state_hash())
-    return outcome(registry, begin() if history else CategoryRegistry()), registry, reached
-
-
-@pytest.mark.parametrize("name", HISTORIES)
-def test_a_history_ends_as_it_did_and_is_undone_and_redone(name: str) -> None:
-    left, registry, reached = made(name)
+    left = outcome(registry, begin() if history else CategoryRegistry())
     assert left == kept("histories.json", left, name)
     registry.require_whole()
     last, num_undone = registry.state_hash(), 0
-    while registry.newest and num_undone < len(HISTORIES[name][1]):
+    while registry.newest and num_undone < len(history):
         registry.undo()
         assert registry.state_hash() in reached
         num_undone += 1
     for _ in range(num_undone):
         registry.redo()
     assert registry.state_hash() == last
+
+
+# Stages that are grouped again keep ids, names and edits; which cluster is which category
+
+
+@pytest.mark.parametrize(
+    ("made", "keys", "homes"),
+    [
+        ([], "ax", "00"),  # half of the cluster
+        ([], "axy", "222"),  # less
+        ([], "abvwxyz", "0000000"),  # half of the category
+        ([(edits.dissolve, 0)], "abvwxyz", "-------"),  # half of what was rejected is rejected again
+        ([(edits.dissolve, 0)], "axy", "222"),
+        # Pinned images count towards a half and break ties. Here two that are pinned and one that is not are half:
+        ([(edits.confirm, [*"ab"])], "abcxyz", "000000"),
+        ([(edits.confirm, [*"ab"])], "abcwxyz", "0000000"),  # less, but more than half of the category
+        ([(edits.confirm, [*"a"])], "abxy", "0000"),
+        ([(edits.confirm, [*"a"])], "abvwxyz", "0000000"),
+        ([(edits.confirm, [*"a"])], "awxyz", "02222"),
+        ([(edits.confirm, [*"e"])], "abefg", "11111"),  # two free images of each: the pinned one decides
+        # Three free images of one are more than one of the other, whatever is pinned.
+        ([(edits.confirm, [*"eg"])], "abcefg", "000101"),
+        # What people said holds in the next grouping.
+        ([(partial(edits.answer, same=False), "a", "h")], "bcdh", "0001"),  # h goes back
+        ([(edits.move, ["a"], None)], "abcd", "-000"),
+        ([(edits.move, ["a"], None), (edits.merge, [0, 1])], "abcdefgh", "-0000000"),
+        ([(edits.move, [*"abcd"], 1)], "abcd", "1111"),  # the cluster itself does not take 1 with it
+    ],
+)
+def test_half_of_a_cluster_or_of_a_category_says_what_the_cluster_is(made, keys, homes) -> None:
+    """Category 0 has the images a, b, c and d, and category 1 e, f, g and h; the cluster looks like nothing before."""
+    registry = CategoryRegistry()
+    observe(registry, 0, StageGroups([*"abcdefgh"], np.repeat([0, 1], 4), CENTRES[:2]))
+    for edit in made:
+        do(registry, edit)
+    observe(registry, 1, StageGroups([*keys], np.zeros(len(keys), int), CENTRES[30:31]))
+    assert "".join(str(registry.members.get(key, "-")) for key in keys) == homes
+
+
+@pytest.mark.parametrize(("last", "home"), [(1.0, 0), (1.01, 1)])
+def test_a_cosine_of_nine_tenths_is_near_enough(last: float, home: int) -> None:
+    registry = CategoryRegistry()
+    observe(registry, 0, StageGroups(["a"], np.array([0]), np.array([[2.0, 0, 0, 0]])))
+    looks = np.array([[9.0, 3, 3, last]])  # the cosine of 9, 3, 3, 1 is 9 / 10
+    assert observe(registry, 1, StageGroups(["b"], np.array([0]), looks)).cluster_ids == (home,)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_stages_and_any_edits_then_the_stages_again(seed: int) -> None:
+    generator, registry = np.random.default_rng(seed), labelled()
+    given: dict[int, int] = {}
+
+    def names() -> dict[int, tuple[object, ...]]:
+        return {each.id: (each.name, each.state, each.merged_into) for each in registry.categories.values()}
+
+    for stage, images in ((1, S1), (2, S2), (3, S3)):
+        observe(registry, stage, images.groups(KNOWN, seed=seed))
+        for _ in range(8):
+            with suppress(RegistryError):
+                do(registry, random_edit(registry, generator))
+        for each in registry.categories.values():
+            assert given.setdefault(each.id, each.born) == each.born
+    before, said = names(), registry.constraints()
+    for stage, images in ((1, S1), (2, S2), (3, S3)):
+        observe(registry, stage, images.groups(KNOWN, seed=seed + 1))
+    assert before.items() <= names().items()
+    assert registry.constraints() == said
+    assert said.pinned.items() <= registry.members.items()
+    registry.require_whole()
+
+
+GROUPS = S1.groups()
+WRONG: dict[str, tuple[dict, str]] = {
+    "an unknown id": ({"ids": [0, 77, None, None]}, "category 77, which was never registered"),
+    "NaN in a prototype": ({"prototypes": GROUPS.prototypes * np.nan}, "Expected a prototype of .* with NaN"),
+    "another width": ({"prototypes": GROUPS.prototypes[:, :5]}, "another backbone"),
+    "a confidence above 1": ({"confidences": np.full(33, 1.5)}, "contradict"),
+    "a key without end": ({"keys": ["k" * 1001, *S1.keys[1:]]}, "contradict"),
+}
+
+
+@pytest.mark.parametrize("values", WRONG.values(), ids=WRONG.keys())
+def test_a_grouping_that_does_not_fit_changes_nothing(values: tuple[dict, str]) -> None:
+    registry = labelled()
+    before = registry.state_hash()
+    with pytest.raises(RegistryError, match=values[1]):
+        registry.observe(1, replace(GROUPS, **values[0]))
+    assert (registry.state_hash(), registry.stage, len(registry.log)) == (before, 0, 0)

@@ -26,28 +26,19 @@ from promptccd.discovery.project import (
 )
 from promptccd.discovery.project.store import CATEGORIES, CATEGORY, stored_key
 from promptccd.errors import DiskError, RegistryError
-from tests.discovery.project.streams import WIDTH, Images, do, give_features, known_registry
+from tests.discovery.project.streams import WIDTH, do
+from tests.discovery.project.test_histories import S1, S2, lived
 from tests.messages import TEXT
-
-S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
-S2 = Images("s2", {1: 5, 3: 6, 6: 9}, seed=1)
 
 
 @pytest.fixture(scope="module")
 def registry() -> CategoryRegistry:
     """One with something in every table, a log of both kinds of entries, and something to redo."""
-    registry = known_registry()
-    registry.observe(1, S1.groups(confidences=np.linspace(0, 1, len(S1.keys))))
-    do(registry, (edits.rename, 3, "heron"), time="2026-01-01T00:00:00Z")
-    registry.observe(2, S2.groups())
-    give_features(registry, S1)
-    edits.split(registry, 3, S1.of(3)[:3], "鷺 \u202e <b>")
+    registry = lived()
+    edits.rename(registry, 9, "鷺 \u202e <b>")
     edits.answer(registry, S1.keys[0], S1.keys[30], same=False)
-    edits.merge(registry, [1, 4])
-    edits.move(registry, S1.of(0)[:1], None)
-    edits.dissolve(registry, 5, to_nearest=False)
     edits.confirm(registry, S2.keys[:2])
-    edits.rename(registry, 6, "newt")
+    do(registry, (edits.rename, 6, "wren"), time="2026-01-01T00:00:00Z")
     registry.undo()
     return registry
 
@@ -108,8 +99,8 @@ def test_a_refused_edit_within_a_transaction_leaves_the_rest_of_it(path: Path) -
         assert registry.categories[3].name == "owl"
     before = registry.state_hash()
     with pytest.raises(ZeroDivisionError), registry.transaction():
-        edits.rename(registry, 3, "newt")
-        assert registry.categories[3].name == "newt"
+        edits.rename(registry, 3, "stork")
+        assert registry.categories[3].name == "stork"
         raise ZeroDivisionError
     assert registry.categories[3].name == "owl"
     assert registry.state_hash() == before == CategoryRegistry.open(path).state_hash()
@@ -144,7 +135,7 @@ def test_a_new_file_reaches_the_disk_before_it_has_its_name(registry, tmp_path, 
 def test_a_closed_file_is_whole_without_its_log(path, is_network, monkeypatch) -> None:
     monkeypatch.setattr(systems, "is_network_drive", lambda folder: is_network)
     registry = CategoryRegistry.open(path)
-    for name in ("owl", "newt", "wren"):
+    for name in ("owl", "stork", "wren"):
         edits.rename(registry, 3, name)
     assert (registry.one("pragma journal_mode") == "wal") != is_network
     (folder := path.parent / "copy").mkdir()
