@@ -186,8 +186,10 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def page(session, albums, tmp_path):
+@pytest.mark.moderate
+def test_names_are_text_nothing_is_asked_of_the_network_and_a_phone_shows_it(
+    session, albums, visit, tmp_path
+) -> None:
     """The page of a second stage, with names and files that try things."""
     grouped(session, albums[0])
     album = write_pictures(tmp_path / "album", [2, 4, 5, 6], per_category=5)
@@ -204,12 +206,7 @@ def page(session, albums, tmp_path):
         edits.rename(session.registry, each.id, name)
     edits.merge(session.registry, [session.registry.active[-2].id, session.registry.active[-3].id])
     rows = assignment_rows(session)
-    return session, rows, write_page(session, rows, tmp_path / "discovery.html")
-
-
-@pytest.mark.moderate
-def test_names_are_text_nothing_is_asked_of_the_network_and_a_phone_shows_it(page, visit, tmp_path) -> None:
-    session, rows, path = page
+    path = write_page(session, rows, tmp_path / "discovery.html")
     dialogs = []
     visit.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
     visit.page.goto(path.as_uri())
@@ -225,13 +222,6 @@ def test_names_are_text_nothing_is_asked_of_the_network_and_a_phone_shows_it(pag
     assert "<svg onload=alert(4)>.jpg" in text
     assert visit.page.locator("img[onerror]").count() == 0
     assert visit.page.locator("script, svg[onload]").count() == 0
-    found = session.current.intake.report()
-    counts = f"{found.found} found = {found.used} used + {found.duplicates} copies + {found.skipped} skipped"
-    assert counts in text
-    assert "What changed" in text
-    for phrase in ("Renamed", "Retired", "merged into", "Grown"):
-        assert phrase in text
-
     picture, other = (visit.page.locator(".thumbs img").nth(each) for each in (0, 1))
     before, beside = picture.bounding_box(), other.bounding_box()
     picture.click()
@@ -241,7 +231,6 @@ def test_names_are_text_nothing_is_asked_of_the_network_and_a_phone_shows_it(pag
     assert picture.bounding_box() == before
     visit.page.set_viewport_size({"width": 390, "height": 800})
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert write_page(session, rows, tmp_path / "again.html").read_bytes() == path.read_bytes()
     assert b"Exif" not in path.read_bytes()
 
 

@@ -126,17 +126,20 @@ def test_a_source_is_read_by_one_thread_at_a_time(model, view, folder):
     assert max(most) == 1
 
 
-def test_what_an_interrupted_run_computed_is_kept(model, counted, view, folder, tmp_path):
+def test_what_an_interrupted_run_computed_is_kept_and_changes_no_byte(model, counted, view, folder, tmp_path):
+    """Also where fewer than a batch are left, which is filled up."""
+
     def stop(entries, total, label):
         assert (total, label) == (12, "reading images")
         yield from entries[:11]
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        embed_images(model, view, folder, SeenFiles(tmp_path), batch_size=2, workers=1, progress=stop)
-    assert sum(counted) == 8
-    embed_images(model, view, folder, SeenFiles(tmp_path), batch_size=2)
-    assert sum(counted) == 10
+        embed_images(model, view, folder, SeenFiles(tmp_path), workers=1, progress=stop)
+    assert counted == [4, 4]
+    resumed = embed_images(model, view, folder, SeenFiles(tmp_path))
+    assert counted == [4, 4, 4]
+    assert torch.equal(resumed, embed_images(model, view, folder))
 
 
 def test_fingerprints_depend_on_what_features_depend_on(model, view):
@@ -186,19 +189,6 @@ def test_no_model_is_said(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "dinov2", "hidden_size": 32}')
     with pytest.raises(RunError, match=TEXT["cannot-load-a-backbone-from"]):
         load_embedder(tmp_path)
-
-
-@pytest.mark.parametrize("kept", [7, 8, 9])
-def test_what_was_computed_before_an_end_changes_no_byte(model, counted, view, folder, tmp_path, kept):
-    """Also where fewer than a batch are left, which is filled up."""
-    whole, some = embed_images(model, view, folder), tmp_path / "some"
-    some.mkdir()
-    for file in sorted(folder.glob("[0-9].png"))[:kept]:
-        shutil.copy(file, some)
-    embed_images(model, view, some, SeenFiles(tmp_path))
-    counted.clear()
-    assert torch.equal(embed_images(model, view, folder, SeenFiles(tmp_path)), whole)
-    assert counted == [4]
 
 
 # Features that another model computed: sounds, texts and images become groups that last over weeks

@@ -169,10 +169,15 @@ def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_grou
         opened.regroup(4)
 
 
-def test_a_group_that_is_none_goes_to_none_where_a_person_says_so(project: Path) -> None:
-    members = registry_in(project).members_of(0)
-    assert main(["categories", str(project), "dissolve", "0", "none"]) == 0
-    assert not any(key in registry_in(project).members for key in members)
+def test_a_group_and_its_images_go_to_none_where_a_person_says_so(project: Path) -> None:
+    first, second = (registry_in(project).members_of(each) for each in (0, 1))
+    for words, images, is_none in (
+        (["move", "none", first[0]], first[:1], True),
+        (["dissolve", "0", "none"], first, True),
+        (["dissolve", "1"], second, False),
+    ):
+        assert main(["categories", str(project), *words]) == 0
+        assert {key not in registry_in(project).members for key in images} == {is_none}
 
 
 # Earlier images
@@ -193,12 +198,6 @@ def kept(folder: Path, count: int) -> SeenFiles:
     cache = SeenFiles(folder)
     cache.store_features(SPACE, [*map(key_of, range(count))], torch.from_numpy(AXES[np.arange(count) % 2]))
     return cache
-
-
-def test_features_come_in_the_order_of_the_keys(tmp_path: Path) -> None:
-    keys = [key_of(3), key_of(9), key_of(0)]
-    found, features = StageGrouping(seen([6]), SPACE, kept(tmp_path, 4)).features(keys)
-    assert (found, features.tolist()) == ([keys[0], keys[2]], AXES[[1, 0]].tolist())
 
 
 def test_earlier_images_are_those_of_stages_before_each_moment_once(tmp_path: Path) -> None:

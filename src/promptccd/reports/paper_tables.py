@@ -42,6 +42,7 @@ class TableEntry:
         return [cell for cell in self.cells if cell.finished()]
 
 
+@cache
 def printed_entries(part: TablePart, backbone: str) -> list[TableEntry]:
     """All entries of a part in the paper's order, without cells."""
     rows = published_rows(protocol=part.published, backbone=backbone, setting=part.setting)

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import yaml
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TablePart:
     """Rows and columns of one protocol and one way to cut the data; ``paper_tables.yaml`` explains the fields."""
 
@@ -26,6 +27,7 @@ class TablePart:
     note: str = ""
 
 
+@cache
 def paper_tables() -> dict[str, list[TablePart]]:
     """All tables by their name in ``promptccd sweep --table``."""
     text = files("promptccd.reports").joinpath("paper_tables.yaml").read_text(encoding="utf-8")

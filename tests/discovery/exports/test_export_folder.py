@@ -20,26 +20,20 @@ from promptccd.locks import LOCK, OWNER
 from tests.messages import TEXT
 
 
-def _write(content: bytes, target: Path) -> None:
-    target.write_bytes(content)
-
-
-def _gone(target: Path) -> None:
-    raise DataError("it is gone")
-
-
-def _full(target: Path) -> None:
-    target.write_bytes(b"half")
-    with open("/dev/full", "wb", buffering=0) as stream:
-        stream.write(b"the rest")
+def _write(text: str, target: Path) -> None:
+    if text == "gone":
+        raise DataError("it is gone")
+    target.write_text(text)
+    if text == "full":
+        with open("/dev/full", "wb", buffering=0) as stream:
+            stream.write(b"the rest")
 
 
 def export(folder: Path, files: Mapping[str, str]) -> Export:
     """An export of files of these contents; one of content ``gone`` cannot be made, and ``full`` fills the disk."""
-    odd = {"gone": _gone, "full": _full}
     with ExportFolder.opened(folder) as kept:
         for place, text in files.items():
-            kept.add(Item(place, text, odd.get(text) or partial(_write, text.encode()), place))
+            kept.add(Item(place, text, partial(_write, text), place))
         return kept.finish()
 
 
