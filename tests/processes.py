@@ -1,6 +1,7 @@
 """Who is left, for tests that end processes."""
 
 import contextlib
+import multiprocessing
 import os
 import re
 import subprocess
@@ -10,11 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 
 
 def ended(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """A command, once it has ended, with what it said."""
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def in_a_fork(work: Callable[[], object]) -> int:
+    """Exit code of some work in a forked process, negative where a signal ended it."""
+
+    def alone() -> None:
+        torch.set_num_threads(1)  # the first one to ask for the pool that the fork has lost must be alone
+        work()
+
+    process = multiprocessing.get_context("fork").Process(target=alone)
+    process.start()
+    process.join()
+    return process.exitcode
 
 
 def processes_of(session: int) -> list[int]:

@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,14 +13,12 @@ from promptccd.cli.main import parse
 from tests.conftest import quick_recipe
 from tests.discovery.conftest import write_pictures
 from tests.docs.pages import ROOT
+from tests.processes import ended
 
 
 def run_example(name: str, *words: object) -> str:
     """What it prints."""
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / name, *map(str, words)],
-        env=os.environ, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+    done = ended(sys.executable, str(ROOT / "examples" / name), *map(str, words), timeout=200)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert "can't save" not in done.stderr

@@ -302,7 +302,7 @@ def write_project(here: Path) -> Written:
     (albums[0] / "copy.bmp").write_bytes((albums[0] / "0-10.bmp").read_bytes())
     (albums[0] / "page.bmp").write_text("<html>")
 
-    texts["stage1/discover.txt"] = groups.discover(albums[0], "--export", "folders", "publish")
+    texts["stage1/discover.txt"] = groups.discover(albums[0], "--export", "folders", "--export", "publish")
     groups.keep_results("stage1")
     keep("stage1/folders", exported(out / "folders"))
     keep("stage1/publish", exported(out / "publish"))
@@ -431,6 +431,8 @@ def write_reports(here: Path) -> Written:
     for run, seed, options in zip([*runs, counted], (1, 2, 1), (given, given, estimated), strict=True):
         said("train", "--config", here / "tiny.yaml", "--output_dir", run, "--seed", seed, *options)
     texts = {"sweep/said.txt": said(*plan), "evaluate.txt": said("evaluate", *runs)}
+    texts["sweep/collected.txt"] = said(*plan, "--seeds", 3, "--collect")
+    texts["sweep/unmade.txt"] = said(*plan, "--out", here / "unmade", "--collect")
 
     def keep(name: str, folder: Path, *files: str) -> None:
         for each in files or ("report.csv", "report.json", "index.html"):
@@ -475,6 +477,7 @@ def write_uses(here: Path, run: Path, counted: Path) -> Written:
     texts = {f"cards/{name}.md": (stage / "README.md").read_text() for name, stage in stages.items()}
     image, out, recipe = min((here / "labelled").rglob("*.png")), here / "explained", here / "tiny.yaml"
     (here / "labelled/page.png").write_text("<html>")
+    said("categories", run / "stage3", "rename", 0, "=cmd()|' /C calc'!A0")
     for name, *words in (
         ("split.txt", "--config", recipe),
         ("split.json", "--config", recipe, "--seed", 5, "--json"),
@@ -483,6 +486,10 @@ def write_uses(here: Path, run: Path, counted: Path) -> Written:
         ("predict.json", run, image, "--json"),
         ("explain.txt", run / "stage3", image, "--out", out),
         ("recipes.txt", "frost-digits"),
+        ("evaluate.streams.json", here / "streams", "--json"),
+        ("evaluate.baselines.json", run, counted, "--baselines", "--json"),
+        ("evaluate.protocols.json", run, "--protocol", "cacc", "--protocol", "gcd", "--json"),
+        ("evaluate.both.txt", run, counted, "--protocol", "cacc", "--protocol", "gcd"),
     ):
         texts[f"uses/{name}"] = said(name.partition(".")[0], *words)
     (here / "streams/stage1/added").touch()

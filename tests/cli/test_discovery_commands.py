@@ -65,17 +65,6 @@ def test_a_dissolved_category_is_retired_until_that_is_undone(trained_run, album
     assert registry_in(found).state_hash() == registry.state_hash()
 
 
-def test_predictions_bear_the_names_people_gave(trained_run, album, tmp_path, run) -> None:
-    stage = Path(shutil.copytree(trained_run / "stage3", tmp_path / "run" / "stage3"))
-    assert run("categories", stage, "rename", 0, "heron")[0] == 0
-    assert run("categories", stage, "rename", 1, "=cmd()|' /C calc'!A0")[0] == 0
-    code, printed, _ = run("predict", stage, album, "--json")
-    assert code == 0
-    names = {item["category"]: item["name"] for item in json.loads(printed)["predictions"]}
-    assert names.items() <= {each.id: each.name for each in registry_in(stage).active}.items()
-    assert {"heron", "=cmd()|' /C calc'!A0"} & set(names.values())
-
-
 @pytest.fixture
 def linked(album: Path, tmp_path: Path) -> Path:
     """A folder of three photographs, and of links to all of an album elsewhere."""

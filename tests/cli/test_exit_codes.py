@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -157,25 +156,6 @@ def test_a_command_in_the_background_goes_on_ignoring_ctrl_c(trained_run: Path) 
     assert run_forked(["verify", trained_run, "--quick"], before=before).code == 0
 
 
-@contextmanager
-def started(command: list[str]) -> Iterator[subprocess.Popen]:
-    """A process as a terminal starts it, leading a session; whatever becomes of the test, all of that ends."""
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=hear_signals,
-    )
-    try:
-        yield process
-    finally:
-        for pid in processes_of(process.pid):
-            os.kill(pid, signal.SIGKILL)
-        process.communicate()
-
-
 @pytest.mark.slow
 @pytest.mark.fault(51, 52)
 @pytest.mark.parametrize(
@@ -200,7 +180,10 @@ def test_a_signal_ends_all_processes_in_time_and_what_was_saved_stays(
         "train": (["train", "--config", str(recipe)], tmp_path / "run"),
         "sweep": (sweep, tmp_path / "out" / "tiny-seed1"),
     }[kind]
-    with started([*COMMAND, *words]) as process:
+    process = subprocess.Popen(
+        [*COMMAND, *words], stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=hear_signals
+    )
+    try:
         assert eventually(lambda: process.poll() or any(where.glob("resume/stage0*")), 240)
         began = time.monotonic()
         for _ in range(times):
@@ -214,6 +197,9 @@ def test_a_signal_ends_all_processes_in_time_and_what_was_saved_stays(
         (line,) = lines_of(err)
         assert TEXT["run-the-same-command-again"] in line
         assert eventually(lambda: not processes_of(process.pid))
+    finally:
+        for pid in processes_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
     assert any(where.glob("resume/stage0*"))
 
 

@@ -163,6 +163,7 @@ MISTAKES = [
     ("split tiny.yaml --class_blocks 4 4", "sum to 8, but the data set has 5"),
     ("split tiny.yaml --label_column kind", "No column 'kind'. Columns: ", "Set --label_column."),
     ("split tiny.yaml --image_size 64", "Expected image_size <= resize_size"),
+    ("train --config tiny.yaml --dataset no/such --image_size 18", "image_size 18 is no", ": 16 or 24 would do."),
     ("split tiny.yaml --window 9 1", "Expected a window from a smaller to a larger number, got [9.0, 1.0]"),
     ("evaluate {run} --estimator kmeans", "estimator 'kmeans' changes nothing for protocol cacc"),
     ("evaluate {run} --protocol part-routing --baselines", "No baseline can be scored by part-routing"),
@@ -324,19 +325,6 @@ def test_without_a_network_the_wait_is_said_once_and_ends(desk: Path, tmp_path: 
         assert wrong in said.splitlines()[-1] and next_words in said.splitlines()[-1]
 
 
-def test_exports_named_one_by_one_are_all_made(desk: Path, tmp_path: Path, run) -> None:
-    options = ["--export", "folders", "--export", "sidecars", "--out", tmp_path]
-    stage = desk / "runs" / "promptccd-my_photos" / "stage2"
-    assert run("discover", stage, desk / "my_photos" / "bonsai", *options)[0] == 0
-    assert {"folders", "sidecars"} <= {item.name for item in tmp_path.iterdir()}
-
-
-def test_seeds_named_one_by_one_are_all_taken(desk: Path, tmp_path: Path, run) -> None:
-    options = ["--seeds", "1", "2", "--seeds", "3", "--dry-run", "--json", "--out", tmp_path]
-    _, out, _ = run("sweep", "--config", desk / "tiny.yaml", *options)
-    assert [row["cell"] for row in json.loads(out)] == [f"tiny-seed{seed}" for seed in (1, 2, 3)]
-
-
 # The first hour
 
 
@@ -346,16 +334,12 @@ def test_python_runs_the_package_as_the_command_which_alone_shows_what_there_is(
     assert alone.returncode == 0 and "usage: promptccd" in alone.stdout
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return save_by_kind(coloured_images(3, 5), tmp_path / "photos")
-
-
 @pytest.mark.moderate
-def test_a_run_that_never_began_binds_nothing(photos, tiny_backbone, tmp_path, monkeypatch, capsys):
+def test_a_run_that_never_began_binds_nothing(tiny_backbone, tmp_path, monkeypatch, capsys):
     """Offline, without a backbone; then with the one that comes along, and only what was trained binds."""
     monkeypatch.chdir(tmp_path)
-    train = ["train", str(photos), "--class_blocks", "2", "1", "--num_workers", "0", "--epochs", "1"]
+    save_by_kind(coloured_images(3, 5), tmp_path / "photos")
+    train = ["train", "photos", "--class_blocks", "2", "1", "--num_workers", "0", "--epochs", "1"]
     assert main(train) == 2
     said = capsys.readouterr().err
     assert TEXT["cannot-load-the-backbone-facebook-dinov2"] in said

@@ -44,7 +44,7 @@ from tests.conftest import TINY_BACKBONE, fresh
 from tests.messages import TEXT
 from tests.models.finished import BACKBONES, DEEPER
 from tests.models.hostile import COUNT, GAUSSIANS, PROCESSORS, SPREAD, sharded
-from tests.runs.test_variants import in_a_fork
+from tests.processes import in_a_fork
 
 # Configurations and processors as they are on the Hub, but for their sizes.
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text())

@@ -21,7 +21,6 @@ from promptccd.images.rendering import Rendering
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import load_model, predict_folder, train_run
 from promptccd.runs.predict import Prediction
-from promptccd.runs.start import require_whole_patches
 from promptccd.training.devices import accelerator_for, device_problem, in_smaller_batches
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
@@ -201,19 +200,6 @@ def test_a_folder_is_predicted_by_one_depth_and_without_raws_beside_their_pictur
 
 
 # Sides of views that the patches of the backbone do not divide, and what a launcher asks of a training
-
-
-def test_training_refuses_a_side_with_a_rim_before_anything_is_read(
-    recipe_values: dict, tmp_path: Path
-) -> None:
-    """The backbone's patches have sides of 8 pixels."""
-    recipe_values["views"] = {"image_size": 18, "resize_size": 24}
-    recipe = Recipe.from_dict(recipe_values | {"data": {"dataset": "no/such", "class_blocks": [2, 1]}})
-    with pytest.raises(ConfigurationError, match=TEXT["image-size-18-is-no-16"]):
-        train_run(recipe)
-    assert not Path(recipe.training.output_dir).exists()
-    recipe_values["views"]["image_size"] = 24
-    require_whole_patches(Recipe.from_dict(recipe_values))
 
 
 def test_discovery_says_what_a_published_view_leaves_out(tmp_path: Path, caplog) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import socket
@@ -27,7 +26,7 @@ from promptccd.reports.engines import VISIBLE, Job, PoolOfDevices, visible_devic
 from promptccd.reports.sweep import CellWork, work_into_log
 from promptccd.training.recipe import Recipe
 from tests.messages import TEXT
-from tests.processes import ended, eventually, owner_number
+from tests.processes import ended, eventually, in_a_fork, owner_number
 from tests.runs.test_sweep import hashes, plan
 
 
@@ -92,24 +91,6 @@ def test_what_slurm_is_told_of_a_cell(tmp_path: Path, monkeypatch) -> None:
     submitit.helpers.DelayedSubmission.assert_called_once_with(kept)
     SlurmEngine(tmp_path / "out", {"partition": "gpu"}, cluster="local")
     updated.assert_called_with(timeout_min=1440)
-
-
-def ends_with(outcome: object, *_: object) -> object:
-    """Work that fails for a reason a person can mend, or by a mistake in it, or ends."""
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
-
-
-def test_a_cell_elsewhere_tells_why_it_failed() -> None:
-    for outcome, problem in (
-        (0, ""),
-        (3, "exit code 3"),
-        (RuntimeError("the node\nis gone"), "RuntimeError: the node is gone"),
-    ):
-        job = Job(lambda outcome=outcome: ends_with(outcome), str, str)
-        job.kill()  # waits for its end
-        assert job.problem == problem
 
 
 def test_without_slurm_or_a_cluster_nothing_is_started(tmp_path: Path, monkeypatch) -> None:
@@ -223,7 +204,6 @@ def note_device(recipe: Recipe) -> None:
     [
         ("0,1,2", ["0", "1", "2"]),
         ("GPU-8a56, MIG-77ff", ["GPU-8a56", "MIG-77ff"]),
-        ("3", ["3"]),
         ("", []),
         ("-1", []),
         ("0,-1,1", ["0"]),
@@ -272,7 +252,7 @@ def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monke
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(json.dumps(recipe_values | {"training": {"epochs": 1}}))
     place = ["--config", str(recipe), "--out", str(tmp_path / "out")]
-    words = ["sweep", *place, "--seeds", "1", "2", "3", "--dry-run"]
+    words = ["sweep", *place, "--seeds", "1", "2", "--seeds", "3", "--dry-run"]
     monkeypatch.setenv(VISIBLE, "3,5")
     assert main([*words, "--jobs", "2", "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)
@@ -286,6 +266,11 @@ def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monke
     assert said.count("CPU") == 3
 
 
+def fails(error: Exception, *_: object) -> None:
+    """Work that fails for a reason a person can mend, or by a mistake in it."""
+    raise error
+
+
 def says(recipe: Recipe) -> None:
     """CellWork that tells where it is."""
     print(f"{recipe.training.seed} in {Path.cwd()}", flush=True)
@@ -297,21 +282,18 @@ def in_a_process(recipe: Recipe, work: CellWork, log: Path, folder: Path) -> int
 
     def begin() -> None:
         sys.stdout, sys.stderr = (open(number, "w", 1, closefd=False) for number in (1, 2))  # noqa: SIM115
-        os._exit(work_into_log(recipe.to_dict(), work, str(log), str(folder)))
+        sys.exit(work_into_log(recipe.to_dict(), work, str(log), str(folder)))
 
-    process = multiprocessing.get_context("fork").Process(target=begin)
-    process.start()
-    process.join(60)
-    return process.exitcode
+    return in_a_fork(begin)
 
 
 @pytest.mark.parametrize(
     ("work", "code", "said"),
     [
         (says, 0, ["1 in {folder}\nnoted\n"]),
-        (partial(ends_with, DataError("nothing to read")), 2, ["DataError: nothing to read\n"]),
+        (partial(fails, DataError("nothing to read")), 2, ["DataError: nothing to read\n"]),
         (
-            partial(ends_with, KeyError("nowhere")),
+            partial(fails, KeyError("nowhere")),
             1,
             ["This is a bug, or the machine ran out of something:\nTraceback", "KeyError: 'nowhere'\n"],
         ),

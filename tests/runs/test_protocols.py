@@ -150,8 +150,6 @@ def test_unknown_names_and_options_nobody_reads(evaluation: RunEvaluation) -> No
         evaluation.evaluate("ccac")
     with pytest.raises(ConfigurationError, match=TEXT["split-merge-kmeans-got-guess"]):
         evaluation.evaluate("unknown", estimator="guess")
-    with pytest.raises(ConfigurationError, match=TEXT["test-split-test-changes-nothing"]):
-        evaluation.evaluate("unknown", test_split="test")
 
 
 @pytest.mark.parametrize(

@@ -49,30 +49,16 @@ def corrected(run: Path, stage: int) -> list[dict]:
     return [entry.what for entry in registry_in(Path(place)).log if entry.kind != GROUPING]
 
 
-@pytest.fixture(scope="module")
-def edited_run(
-    trained_run: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[dict], list[dict]]:
-    """A run whose stages 1 and 2 were corrected before the next one was trained."""
-    from accelerate.state import AcceleratorState
-
-    run = tmp_path_factory.mktemp("edited") / "run"
-    recipe = begun_again(trained_run, run, 2)
-    said = []
-    for stage in (1, 2):
-        said.append(corrected(run, stage))
-        for later in range(stage + 2, 4):
-            shutil.rmtree(run / f"stage{later}", ignore_errors=True)
-        AcceleratorState._reset_state(reset_partial_state=True)
-        train_run(recipe)
-        if stage == 1:  # the run trained both; take the last one back so that stage 2 can be corrected first
-            shutil.rmtree(run / "stage3")
-    return run, said[0], said[1]
-
-
 @pytest.mark.slow
-def test_corrections_between_stages_are_kept_and_no_id_is_given_again(edited_run) -> None:
-    run, first, second = edited_run
+def test_corrections_between_stages_are_kept_and_no_id_is_given_again(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    recipe = begun_again(trained_run, run := tmp_path / "run", 2)
+    first = corrected(run, 1)
+    train_run(recipe)
+    shutil.rmtree(run / "stage3")  # it is trained after stage 2 is corrected
+    second = corrected(run, 2)
+    train_run(recipe)
     assert len(first) == 3
     assert second[:3] == first
     final = load_registry(run / "stage3")

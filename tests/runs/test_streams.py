@@ -1,6 +1,7 @@
 """Runs beside streams that nobody has labels of: continued with more, corrected by later labels, and never scored."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from promptccd import CategoryDiscoveryTrainer, PromptCCDModel, TrainingArguments
+from promptccd.cli.main import main
 from promptccd.data import StageStream
 from promptccd.data.options import ViewOptions
 from promptccd.discovery.project import load_registry
@@ -83,7 +85,7 @@ def test_streams_that_come_later_end_in_the_same_bytes(
     assert stream_rows(RunDirectory(run)) == stream_rows(RunDirectory(all_at_once))
 
 
-def test_images_of_streams_are_counted_and_have_no_accuracy(all_at_once: Path) -> None:
+def test_images_of_streams_are_counted_and_have_no_accuracy(all_at_once: Path, capsys) -> None:
     run, before = RunDirectory(all_at_once), {0, 1}
     assert not run.results.stages
     for stage, record in enumerate(stream_rows(run), start=1):
@@ -94,10 +96,10 @@ def test_images_of_streams_are_counted_and_have_no_accuracy(all_at_once: Path) -
         assert record["earlier"] == len(given) - len(new) - record["labelled"]
         before |= set(given)
     assert not [check for check in verify(str(all_at_once)) if check.problem]
-    evaluation = RunEvaluation(str(all_at_once))
-    with pytest.raises(DataError, match=TEXT["stage-1-week01-has-no-labels"]):
-        evaluation.evaluate()
-    assert evaluation.held_out_accuracy() == {}
+    assert main(["evaluate", str(all_at_once)]) == 0
+    assert "held-out" not in capsys.readouterr().out, "no labelled image was"
+    assert main(["evaluate", str(all_at_once), "--protocol", "cacc"]) == 2
+    assert re.search(TEXT["stage-1-week01-has-no-labels"], capsys.readouterr().err)
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from promptccd import reports
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings
 from promptccd.errors import InterruptedRunError, RunError
-from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.locks import FolderLock
 from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep, states_of
 from promptccd.reports.engines import Engine, Job
@@ -47,16 +45,13 @@ def hashes(cells: list[SweepCell]) -> dict[str, list[str]]:
 
 
 def test_values_of_a_key_are_read_as_the_command_line_reads_them() -> None:
-    assert parse_settings(["data.class_blocks=[7,1,1,1],[4,2,2,2]", "learning_rate=1e-4,0.1"]) == {
+    typed = ["data.class_blocks=[7,1,1,1],[4,2,2,2]", "learning_rate=1e-4,0.1", "num_parts=4,auto,none"]
+    assert parse_settings([*typed, "pool=l2p", "category_count=known,[85,100,115],kmeans"]) == {
         "data.class_blocks": [[7, 1, 1, 1], [4, 2, 2, 2]],
         "training.learning_rate": [1e-4, 0.1],
-    }
-    assert parse_settings(["num_parts=4,auto,none", "pool=l2p"]) == {
         "model.num_parts": [4, "auto", None],
         "model.pool": ["l2p"],
-    }
-    assert parse_settings(["category_count=known,[85,100,115],kmeans"]) == {
-        "training.category_count": ["known", [85, 100, 115], "kmeans"]
+        "training.category_count": ["known", [85, 100, 115], "kmeans"],
     }
 
 
@@ -104,8 +99,12 @@ def begun(trained_run: Path, image_folder: Path, tiny_backbone: Path, tmp_path: 
 def test_a_cell_that_fails_or_is_at_work_elsewhere_is_left_out(begun: list[SweepCell], caplog) -> None:
     caplog.set_level("INFO")
     out, score = begun[0].path.parent, begun[0].run.results
-    result = run_sweep(begun, out, engine=Pretended(lambda recipe, work: 3))
-    assert (result.failures, result.finished) == ({"quick-seed2": "exit code 3"}, begun[:1])
+
+    def fail(recipe: Recipe, work: CellWork) -> int:
+        raise OSError("the node\nis gone")
+
+    result = run_sweep(begun, out, engine=Pretended(fail))
+    assert result.failures == {"quick-seed2": "OSError: the node is gone"} and result.finished == begun[:1]
     (begun[1].path).mkdir()
     (begun[1].path / "train.log").write_text("".join(f"line {each}\n\n" for each in range(9)))
     result = run_sweep(begun, out, engine=Pretended(lambda recipe, work: 3))
@@ -273,44 +272,24 @@ def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
     assert sorted(path.name for path in out.iterdir()) == [".cells", ".lock", ".lock-owner", "tiny-seed1"]
 
 
-def test_what_is_collected_is_shown_with_what_is_missing(
-    recipes: Path, tmp_path: Path, monkeypatch, capsys
+def test_a_cell_that_failed_is_missing_in_all_that_is_written_and_ends_the_command(
+    begun: list[SweepCell], monkeypatch, capsys
 ) -> None:
-    def cell(variant: str, seed: int) -> Any:
-        score = ContinualScore("cacc", [StageScore(1, 50.0 + seed, 60.0, 40.0, 5, 9)])
-        run = SimpleNamespace(results=score, manifest={"seconds": {"stage1": 60.0}})
-        recipe = SimpleNamespace(training=SimpleNamespace(seed=seed))
-        return SimpleNamespace(
-            name=f"{variant}-seed{seed}", variant=variant, config="tiny", recipe=recipe, run=run
-        )
-
-    cells = [cell("one", 1), cell("one", 2), cell("other", 1), cell("other", 2), cell("other", 3)]
-    result = SweepResult(cells, {"other-seed2": "Traceback\nno memory"}, {"other-seed3": "begun"}, False)
+    out, score = begun[0].path.parent, begun[0].run.results
+    result = SweepResult(begun, {"quick-seed2": "Traceback\nno memory"}, {}, False)
     monkeypatch.setattr(reports, "collect_sweep", lambda given, baselines: result)
-    assert main(command(recipes, tmp_path, "--collect", "--json")) == 1
-    out, err = capsys.readouterr()
-    assert TEXT["1-of-5-cells-failed-other"] in err
-    found = json.loads(out)
-    assert (found["failures"], found["unfinished"]) == (dict(result.failures), dict(result.unfinished))
-    averages = {row["variant"]: (row["all"], row["runs"]) for row in found["averages"]}
-    assert averages == {"one": (51.5, 2), TEXT["other-1-of-3"]: (51.0, 1)}
-    missing = ["missing: other-seed2: no memory", "not finished: other-seed3: begun"]
-    table = (tmp_path / "table.md").read_text()
-    assert table.split("\n\n")[1:] == [missing[0], f"{missing[1]}\n"] and TEXT["other-1-of-3"] in table
-    page = (tmp_path / "report" / "index.html").read_text()
-    for text in (f"Sweep {tmp_path.name}", "tiny", "1, 2, 3", "other-seed2", "other-seed3"):
-        assert text in page
-    assert main(command(recipes, tmp_path, "--collect")) == 1
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[-2:] == missing and shown[2].startswith("one")
-    monkeypatch.setattr(
-        reports, "collect_sweep", lambda given, baselines: SweepResult([], {}, {"one-seed1": "new"}, False)
-    )
-    (tmp_path / "bare").mkdir()
-    assert main(command(recipes, tmp_path / "bare", "--collect")) == 0
-    assert capsys.readouterr().out == TEXT["not-finished-one-seed1-new"]
-    assert (tmp_path / "bare" / "table.md").read_text() == TEXT["not-finished-one-seed1-new"]
-    assert not (tmp_path / "bare" / "report").exists()
+    words = ["--config", str(out / "recipes/quick.yaml"), "--out", str(out), "--seeds", "1", "2"]
+    assert main(["sweep", *words, "--collect", "--json"]) == 1
+    printed, err = capsys.readouterr()
+    assert TEXT["1-of-2-cells-failed-quick"] in err
+    found = json.loads(printed)
+    assert (found["failures"], found["unfinished"]) == (dict(result.failures), {})
+    (average, *_) = found["averages"]
+    assert (average["variant"], average["runs"]) == (TEXT["quick-1-of-2"], 1)
+    assert average["all"] == pytest.approx(score.average["all"], abs=1e-4)
+    table = (out / "table.md").read_text()
+    assert TEXT["quick-1-of-2"] in table and table.endswith("\n\nmissing: quick-seed2: no memory\n")
+    assert "<dt>missing</dt><dd>quick-seed2</dd>" in (out / "report/index.html").read_text()
 
 
 @pytest.mark.slow

@@ -4,8 +4,7 @@ import json
 import os
 import re
 import signal
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer
 from tests.models.finished import write_stage
+from tests.processes import in_a_fork
 from tests.runs.test_resume import changed, stage_hashes
 
 Values = dict[str, dict]
@@ -69,22 +69,6 @@ def merged(values: Values, changes: Values) -> Values:
     for layer in (views, changes):
         values = {**values, **{section: {**values[section], **part} for section, part in layer.items()}}
     return values
-
-
-def in_a_fork(work: Callable[[], object]) -> int:
-    """Exit code of some work in a forked process, negative where a signal ended it."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            torch.set_num_threads(1)  # the first one to ask for the pool that the fork has lost must be alone
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @dataclass
