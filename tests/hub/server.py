@@ -36,7 +36,6 @@ LFS_SUFFIXES = (".safetensors", ".parquet", ".arrow", ".bin", ".npz", ".zip", ".
 class Request:
     """One line of the log."""
 
-    number: int
     method: str
     path: str
     query: dict[str, str]
@@ -57,7 +56,6 @@ class Reply:
 
     @classmethod
     def json(cls, content: object, status: int = 200, **headers: str) -> Reply:
-        headers = {name.replace("_", "-"): value for name, value in headers.items()}
         return cls(status, json.dumps(content).encode(), {"Content-Type": "application/json", **headers})
 
 
@@ -205,8 +203,7 @@ class Hub:
         self.errors: list[str] = []
         self.lock = threading.RLock()
         self.stopping = threading.Event()
-        self._count = 0
-        self._plans: list[tuple[Callable[[Request], bool], Fault, list[float]]] = []
+        self._plans: list[tuple[Callable[[Request], Any], Fault, list[float]]] = []
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.hub = self
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -222,20 +219,15 @@ class Hub:
 
     # For tests ------------------------------------------------------------------------------------------
 
-    def plan(self, where: int | Callable[[Request], bool], fault: Fault, times: float = 1) -> None:
+    def plan(self, where: Callable[[Request], Any], fault: Fault, times: float = 1) -> None:
         """Let requests meet a fault.
 
         Args:
-            where: k for the k-th request from now on (the next is 1), or a predicate of the request's
-                number, method, path, query and headers; its body is not read yet.
+            where: a predicate of a request that is the last of the log by now; its body is not read yet.
             fault: What happens.
             times: How many requests that satisfy the predicate meet it; `math.inf` for all.
         """
-        if isinstance(where, int):
-            number = self._count + where
-            self._plans.append((lambda request: request.number == number, fault, [1]))
-        else:
-            self._plans.append((where, fault, [times]))
+        self._plans.append((where, fault, [times]))
 
     def clear_plans(self) -> None:
         self._plans.clear()
@@ -243,6 +235,12 @@ class Hub:
     def files(self, repo_id: str, kind: str = "model") -> dict[str, bytes]:
         """What is in the files of a repository now."""
         return {path: blob.data for path, blob in self.repo(repo_id, kind).at("main").files.items()}
+
+    def sent(self) -> list[tuple[str, bytes]]:
+        """Every object, and every file of every commit, by name."""
+        commits = [commit for repo in self.repos.values() for commit in repo.history]
+        files = [(name, blob.data) for commit in commits for name, blob in commit.files.items()]
+        return [*self.objects.items(), *files]
 
     def requests(self, method: str = "", fragment: str = "") -> list[Request]:
         """The part of the log with this method and this fragment in the path."""
@@ -356,8 +354,6 @@ class Hub:
 
     def register(self, request: Request) -> Fault:
         with self.lock:
-            self._count += 1
-            request.number = self._count
             self.log.append(request)
             for applies, fault, left in self._plans:
                 if left[0] > 0 and applies(request):
@@ -594,7 +590,7 @@ class _Handler(BaseHTTPRequestHandler):
     def serve(self) -> None:
         hub, url = self.server.hub, urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Request(0, self.command, url.path, dict(parse_qsl(url.query)), headers)
+        request = Request(self.command, url.path, dict(parse_qsl(url.query)), headers)
         fault = hub.register(request)
         self.close_connection = True
         if fault.die == "before":

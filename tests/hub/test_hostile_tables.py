@@ -71,10 +71,7 @@ def left_behind(places: Places, hub: Hub) -> list[str]:
     own = {places.secret, places.data.with_name(places.data.name + "-secret"), places.data}
     files = [path for path in root.rglob("*") if path.is_file() and not own & set(path.parents)]
     found = [str(path) for path in files if MARKER in path.read_bytes()]
-    found += [name for name, data in hub.objects.items() if MARKER in data]
-    for repo in hub.repos.values():
-        found += [name for name, blob in repo.at("main").files.items() if MARKER in blob.data]
-    return found
+    return found + [name for name, data in hub.sent() if MARKER in data]
 
 
 def refused(capsys) -> str:

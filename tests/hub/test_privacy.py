@@ -59,15 +59,7 @@ def told_within(content: bytes) -> list[str]:
 
 def told_on_hub(hub: Hub) -> list[tuple[str, str]]:
     """Which stand in anything that was sent, by file."""
-    found = [(name, word) for name, data in hub.objects.items() for word in secrets_in(data)]
-    for repo in hub.repos.values():
-        for commit in repo.history:
-            found += [
-                (name, word)
-                for name, blob in commit.files.items()
-                for word in secrets_in(blob.data + name.encode())
-            ]
-    return found
+    return [(name, word) for name, data in hub.sent() for word in secrets_in(data + name.encode())]
 
 
 @pytest.mark.moderate
@@ -200,12 +192,8 @@ def test_nothing_is_unpickled_and_no_token_is_written(
     written = [path.read_bytes() for path in run.rglob("*") if path.is_file()]
     kinds = {path.suffix for path in run.rglob("*") if path.is_file() and not path.name.startswith(".lock")}
     assert kinds <= {".json", ".jsonl", ".safetensors", ".sqlite", ".md", ".py", ".txt"}
-    pushed = [
-        file.data
-        for stage in range(4)
-        for file in hub.repo(f"user/run-stage{stage}").at("main").files.values()
-    ]
-    assert len(pushed) > 20
+    pushed = [data for _, data in hub.sent()]
+    assert len(hub.repos) == 4 and len(pushed) > 20
     assert not [content for content in (said, *written, *pushed) if CANARY.encode() in content]
 
 

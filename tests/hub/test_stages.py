@@ -130,22 +130,21 @@ def test_the_licence_of_stages_is_that_of_their_source(hub: Hub, image_folder: P
 DINOV3 = {"license": "other", "license_name": "dinov3-license", "license_link": "https://example.org/dinov3"}
 
 
-@pytest.mark.parametrize(
-    ("metadata", "found"),
-    [
-        ("license: apache-2.0", {"license": "apache-2.0"}),
-        ("\n".join(f"{key}: {value}" for key, value in DINOV3.items()), DINOV3),
-        *(
-            (unclear, {})
-            for unclear in ("license: [mit, gpl-3.0]", "license: '`a` <b>'", "tags: [a]", "license: [")
-        ),
-        (None, {}),
-    ],
-)
-def test_a_licence_is_read_from_any_card(metadata: str | None, found: dict, hub: Hub) -> None:
+LICENCES: dict[str | None, dict[str, str]] = {
+    "license: apache-2.0": {"license": "apache-2.0"},
+    "\n".join(f"{key}: {value}" for key, value in DINOV3.items()): DINOV3,
+    **{
+        text: {}
+        for text in ("license: [mit, gpl-3.0]", "license: '`a` <b>'", "tags: [a]", "license: [", None)
+    },
+}
+
+
+@pytest.mark.parametrize("metadata", LICENCES)
+def test_a_licence_is_read_from_any_card(metadata: str | None, hub: Hub) -> None:
     if metadata is not None:
         hub.add("lab/vit", {"README.md": f"---\n{metadata}\n---\n# A backbone\n".encode()})
-    assert licence_on("lab/vit") == found
+    assert licence_on("lab/vit") == LICENCES[metadata]
 
 
 @pytest.mark.slow

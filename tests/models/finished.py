@@ -49,7 +49,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in B
 }
 
 
-def some_methods(*quick: str, called: str = "method") -> Callable[[Callable], Callable]:
+def some_methods(*quick: str) -> Callable[[Callable], Callable]:
     """For a test of what methods have in common: these, and among the slow tests a third of the others.
 
     Which third follows from the test's name, so that tests of one kind meet all methods together.
@@ -58,9 +58,8 @@ def some_methods(*quick: str, called: str = "method") -> Callable[[Callable], Ca
     def parametrised(test: Callable) -> Callable:
         turn = zlib.crc32(test.__name__.encode())
         others = [name for place, name in enumerate(METHODS) if name not in quick and (turn + place) % 3 == 0]
-        return pytest.mark.parametrize(
-            called, [*quick, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
-        )(test)
+        cases = [*quick, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
+        return pytest.mark.parametrize("method", cases)(test)
 
     return parametrised
 

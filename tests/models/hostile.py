@@ -27,6 +27,9 @@ INDEX = "model.safetensors.index.json"
 SHARDS = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
 EVIL_MAP = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil", "AutoImageProcessor": "evil.Evil"}
 CANARY = "evil-ran"
+# Keys that name code, a kernel, a quantiser, another file, or an attribute of the configuration itself; values that a
+# field does not take; changes by the base and the name of their case; tensors in headers; names of shards
+DATA: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
 EVIL_CODE = f"open({CANARY!r}, 'w').write('code')\n\nclass Evil: pass\n"
 
 
@@ -271,13 +274,6 @@ def renamed_twice(held: Tensors) -> None:
     held[key.replace("attention.q_proj", "attention.attention.query")] = held[key].clone()
 
 
-_ODD: tuple[Any, ...] = (
-    0, 1, -1, 2, 3, 7, 8, 64, 1000, 10**5, 10**9, 2**63, 10**30, 0.0, -0.5, 0.5, 1e-30, 1e30, True, False, None,
-    "", "x", "32", [], [1], [1, 2], {}, {"a": 1}, "../..", "evil.Evil", [[]], "\u202e", "gelu", "float16", "dinov2",
-    "vit",
-)  # fmt: skip
-
-
 def mutation(number: int) -> Case:
     """One to three values of one file set to something odd, keys deleted or added; drawn from the number."""
     draw = random.Random(number)
@@ -294,7 +290,7 @@ def mutation(number: int) -> Case:
             if draw.random() < 0.15:
                 part.pop(key, None)
             else:
-                part[key] = draw.choice(_ODD)
+                part[key] = draw.choice(DATA["odd values"])
 
     return Case(f"mutation {number}", 37, edited(name, edit), base, alters=True)
 
@@ -303,9 +299,6 @@ def mutation(number: int) -> Case:
 TABLE: dict[tuple[int, str, bool], dict[str, Change]] = defaultdict(dict)
 CONFIGS, FILES = TABLE[37, "promptccd", False], TABLE[38, "promptccd", False]
 
-# What is data alone: keys that name code, a kernel, a quantiser, another file, or an attribute of the configuration
-# itself; values that a field does not take; and changes by the base and the name of their case
-DATA: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text())
 KEYS, PROCESSORS = DATA["keys"], DATA["values of a processor"]
 STEERING = "auto_map _attn_implementation attn_implementation quantization_config trust_remote_code"
 CONFIGS |= {f"key {key}": config(**{key: value}) for key, value in KEYS.items()}
@@ -408,14 +401,6 @@ CONFIGS |= {
 }
 
 # Headers of the weights
-OFFSETS: dict[str, dict[str, Any]] = {
-    "beyond the end": {"dtype": "F32", "shape": [2**20], "data_offsets": [0, 2**22]},
-    "overflowing": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 16]},
-    "negative": {"dtype": "F32", "shape": [-4], "data_offsets": [0, 16]},
-    "backwards": {"dtype": "F32", "shape": [4], "data_offsets": [16, 0]},
-    "words": {"dtype": "F32", "shape": "4", "data_offsets": "16"},
-    "of a foreign type": {"dtype": "O", "shape": [4], "data_offsets": [0, 16]},
-}
 ONE = b'{"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
 FILES |= {
     "weights in another folder": outside,
@@ -443,7 +428,7 @@ FILES |= {
     ),
     **{
         f"offsets {name}": raw_header(json.dumps({"a": part}).encode(), rest=b"\0" * 16)
-        for name, part in OFFSETS.items()
+        for name, part in DATA["offsets in a header"].items()
     },
 }
 
@@ -481,17 +466,8 @@ TABLE[38, "backbone", False] |= {
 }
 
 # Shards
-TARGETS = {
-    "absolute": "/etc/passwd",
-    "a pickle": "model.bin",
-    "gone": "model-00007-of-00002.safetensors",
-    "in a folder": "inner/model.safetensors",
-    "an address": "https://example.org/model.safetensors",
-    "a dot": ".safetensors",
-    "a null": "a\0.safetensors",
-}
 FIRST = SHARDS[0]
-FILES |= {f"a shard that is {name}": moved(target) for name, target in TARGETS.items()}
+FILES |= {f"a shard that is {name}": moved(target) for name, target in DATA["shards"].items()}
 FILES |= {
     "honest shards": sharded(),
     "a shard above": beside,

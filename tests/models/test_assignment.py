@@ -11,15 +11,7 @@ from promptccd.models.assignment import CategorySpread, assign, nearest, squared
 
 FEATURES = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
 PROTOTYPES = torch.tensor([[1.0, 0.0], [0.0, 0.5]])
-OF_IMAGES = (
-    "features",
-    "category_ids",
-    "confidences",
-    "distances",
-    "second_ids",
-    "second_distances",
-    "novel",
-)
+OF_IMAGES = ("features", *assignment._OF_IMAGES)
 
 
 def test_the_nearest_prototype_by_hand() -> None:

@@ -1,6 +1,5 @@
 """What the models of all methods do alike: answers on request, prompts drawn anew, categories of their own."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,21 +17,12 @@ from tests.order_one import fill
 every_method = pytest.mark.parametrize("method", METHODS)
 HAVE_POOLS = ("promptccd-b", "promptccd-b-dualprompt", "promptccd-pp")
 PIXELS = torch.randn(3, 3, 16, 16, generator=torch_generator("pixels"))
-Built = Callable[[str], CategoryDiscoveryModel]
-
-
-@pytest.fixture
-def built(stage_of: Callable[..., Path]) -> Built:
-    """A finished model of a method over DINOv3, in which every term shows."""
-    return lambda method: fresh(AutoModel, stage_of(method, "dinov3"))
 
 
 @every_method
-def test_answers_come_on_request_and_without_prompts_are_those_of_the_backbone(
-    method: str, built: Built
-) -> None:
+def test_answers_come_on_request_and_without_prompts_are_those_of_the_backbone(stage_of, method: str) -> None:
     """Of DINOv3, which says so where the places of its patches were forgotten."""
-    model, outputs = built(method), {}
+    model, outputs = fresh(AutoModel, stage_of(method, "dinov3")), {}
     backbones = model.backbone(PIXELS).last_hidden_state[:, 0]
     for prompted in (False, True):
         with torch.no_grad():
@@ -54,9 +44,9 @@ def test_answers_come_on_request_and_without_prompts_are_those_of_the_backbone(
 
 
 @pytest.mark.parametrize("method", HAVE_POOLS)
-def test_prompts_are_drawn_anew_from_their_generator_alone(method: str, built: Built) -> None:
+def test_prompts_are_drawn_anew_from_their_generator_alone(stage_of, method: str) -> None:
     """All of them, and nothing else, whatever they were and wherever the global generator stands."""
-    model, drawn = built(method), []
+    model, drawn = fresh(AutoModel, stage_of(method, "dinov3")), []
     own = {id(each) for role, own in model.learning().items() if role != "model" for each in own}
     fill(model)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -68,8 +58,8 @@ def test_prompts_are_drawn_anew_from_their_generator_alone(method: str, built: B
         assert torch.equal(parameter, before[name]) == (id(parameter) not in own), name
 
 
-def test_categories_are_copied_in_the_models_precision_and_have_a_name_each(built: Built) -> None:
-    model = built("promptccd-gcd").bfloat16()
+def test_categories_are_copied_in_the_models_precision_and_have_a_name_each(stage_of) -> None:
+    model = fresh(AutoModel, stage_of("promptccd-gcd", "dinov3")).bfloat16()
     for dtype in (torch.bfloat16, torch.float64):
         given = torch.ones(2, 32, dtype=dtype, requires_grad=True)
         model.set_categories(given, [3, 5], ["crow", "heron"])
@@ -83,9 +73,9 @@ def test_categories_are_copied_in_the_models_precision_and_have_a_name_each(buil
             model.set_categories(torch.ones(2, 32), ids, names)
 
 
-def test_parameters_that_learn_are_given_out_once_by_their_role(built: Built) -> None:
+def test_parameters_that_learn_are_given_out_once_by_their_role(stage_of) -> None:
     for method in METHODS:
-        model: CategoryDiscoveryModel = built(method)
+        model: CategoryDiscoveryModel = fresh(AutoModel, stage_of(method, "dinov3"))
         by_role = model.learning()
         given = [id(parameter) for parameters in by_role.values() for parameter in parameters]
         assert sorted(given) == sorted(id(each) for each in model.parameters() if each.requires_grad)
