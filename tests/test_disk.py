@@ -11,11 +11,9 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,6 @@ from promptccd.disk import (
     make_folder,
     make_inside,
     open_to_change,
-    parsed_json,
     problems_of,
     read_file,
     readable_size,
@@ -61,10 +58,6 @@ def fill(folder: Path) -> None:
     (folder / "README.md").write_text("card")
 
 
-def modes_below(folder: Path) -> set[int]:
-    return {stat.S_IMODE(item.stat().st_mode) for item in folder.rglob("*") if item.is_file()}
-
-
 @pytest.mark.fault(11)
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o002])
 def test_modes_follow_the_umask(tmp_path: Path, umask: int) -> None:
@@ -80,9 +73,8 @@ def test_modes_follow_the_umask(tmp_path: Path, umask: int) -> None:
         os.close(open_to_change(tmp_path / ".lock"))
     finally:
         os.umask(before)
-    assert modes_below(tmp_path) == {0o666 & ~umask}
-    for folder in (tmp_path / "made", tmp_path / "made" / "one", tmp_path / "made" / "one" / "inner"):
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o777 & ~umask
+    for item in tmp_path.rglob("*"):
+        assert stat.S_IMODE(item.stat().st_mode) == (0o777 if item.is_dir() else 0o666) & ~umask
 
 
 def changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
@@ -139,11 +131,10 @@ def test_a_damaged_directory_is_refused_by_name(damage, problem: str, tmp_path: 
     assert TEXT["refused-one-it"].format(problem) in caplog.text or not problem
 
 
-@contextmanager
-def disk_calls() -> Iterator[list[str]]:
-    """What is flushed and renamed: ``fsync .tmp-<name>``, ``rename <name>``, and ``fsync folder`` of others."""
-    calls: list[str] = []
-    fsync, rename = os.fsync, os.rename
+@pytest.mark.fault(3)
+def test_what_is_written_reaches_the_disk_before_it_has_its_name(tmp_path: Path) -> None:
+    """Every file, then its folder, reaches the disk before the rename; the parent folder after it."""
+    calls, fsync, rename = list[str](), os.fsync, os.rename
 
     def flushed(descriptor: int) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
@@ -156,55 +147,28 @@ def disk_calls() -> Iterator[list[str]]:
         rename(source, target)
 
     with mock.patch("os.fsync", flushed), mock.patch("os.rename", renamed):
-        yield calls
-
-
-def in_order(name: str) -> list[str]:
-    """The calls that put a file in place safely: it is flushed, gets its name, and its folder is flushed."""
-    return [f"fsync .tmp-{name}", f"rename {name}", "fsync folder"]
-
-
-@pytest.mark.fault(3)
-def test_what_is_written_reaches_the_disk_before_it_has_its_name(tmp_path: Path) -> None:
-    """Every file, then its folder, reaches the disk before the rename; the parent folder after it."""
-    with disk_calls() as calls:
         write_directory(tmp_path / "one", fill)
         make_folder(tmp_path / "a" / "b")
         write_file(tmp_path / "two", "text")
-    names = ("README.md", "checksums.json", "position.json", "tensors.safetensors")
-    files = [f"fsync {name}" for name in names]
-    assert calls == [*files, *in_order("one"), *["fsync folder"] * 2, *in_order("two")]
+    files = [
+        f"fsync {name}" for name in ("README.md", "checksums.json", "position.json", "tensors.safetensors")
+    ]
+    one, two = ([f"fsync .tmp-{name}", f"rename {name}", "fsync folder"] for name in ("one", "two"))
+    assert calls == [*files, *one, *["fsync folder"] * 2, *two]
 
 
-def nested(text: str) -> Callable[[Path], object]:
-    def fill(folder: Path) -> None:
-        (folder / "inner").mkdir()
-        (folder / "inner" / "text").write_text(text)
-
-    return fill
+def nest(folder: Path, text: str) -> None:
+    (folder / "inner").mkdir()
+    (folder / "inner" / "text").write_text(text)
 
 
 WRITERS: dict[str, tuple[Callable[[Path, str], None], Callable[[Path], str]]] = {
     "a folder": (
-        lambda path, text: write_directory(path, nested(text), replace=True),
+        lambda path, text: write_directory(path, lambda folder: nest(folder, text), replace=True),
         lambda path: (path / "inner" / "text").read_text(),
     ),
     "a file": (write_file, Path.read_text),
 }
-
-
-def failing_at(patch: pytest.MonkeyPatch, name: str, number: int, code: int) -> list[int]:
-    """Make one call of a function of `systems` fail; the list holds the number of calls."""
-    called, real = [0], getattr(systems, name)
-
-    def call(*arguments: Path) -> None:
-        called[0] += 1
-        if called[0] == number:
-            raise OSError(code, "it fails once", str(arguments[0]))
-        real(*arguments)
-
-    patch.setattr(systems, name, call)
-    return called
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EBUSY, errno.EACCES], ids=["full", "busy", "refused"])
@@ -218,13 +182,14 @@ def test_a_call_that_fails_once_is_an_error_and_loses_nothing(
     for number in range(1, 20):
         write(path, "old")
         failed: Exception | None = None
-        with pytest.MonkeyPatch.context() as patch:
-            called = failing_at(patch, name, number, code)
+        calls: list[Any] = [mock.DEFAULT] * 20  # as usual
+        calls[number - 1] = OSError(code, "it fails once", str(path))
+        with mock.patch.object(systems, name, side_effect=calls, wraps=getattr(systems, name)) as called:
             try:
                 write(path, "new")
             except (OSError, DiskError) as error:
                 failed = error
-        assert (failed is not None) == (called[0] >= number)
+        assert (failed is not None) == (called.call_count >= number)
         left = [item.name for item in tmp_path.iterdir()]
         remove_leftovers(tmp_path)
         assert [item.name for item in tmp_path.iterdir()] == ["one"]
@@ -272,12 +237,12 @@ def test_a_full_disk_leaves_the_old_content_and_no_litter(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=TEXT["no-error-of-a-disk"]):
         write_directory(tmp_path / "one", breaks, replace=True)
     with pytest.raises(OSError, match="not empty"):
-        write_directory(tmp_path / "one", nested("other"))  # what is not to be replaced
+        write_directory(tmp_path / "one", fill)  # what is not to be replaced
     assert sorted(item.name for item in tmp_path.iterdir()) == ["one", "two"]
     assert trusted(tmp_path / "one")
     assert (tmp_path / "two").read_text() == "old"
     write_directory(tmp_path / ".replaced-one", fill)  # of a process that was killed at this
-    write_directory(tmp_path / "one", nested("new"), replace=True)
+    write_directory(tmp_path / "one", fill, replace=True)
     assert sorted(item.name for item in tmp_path.iterdir()) == ["one", "two"]
     for path, most, said in ((tmp_path / "one", 9, "is no file"), (tmp_path / "two", 2, "writes at most 2")):
         with pytest.raises(RunError, match=said):
@@ -377,12 +342,6 @@ def test_saving_onto_what_is_mapped_leaves_it_whole(tmp_path: Path) -> None:
     assert problems_of(path.parent) == []
 
 
-def test_json_that_is_nested_too_deeply_is_as_damaged_as_any_other() -> None:
-    for content, said in ((b"[" * 10**5, "nested too deeply"), ("{", "Expecting"), (b"\xff", "decode")):
-        with pytest.raises(ValueError, match=said):
-            parsed_json(content)
-
-
 # Who may write to a folder
 
 
@@ -423,21 +382,15 @@ def test_a_lock_names_its_owner_and_ends_when_it_is_closed(tmp_path, monkeypatch
 
 @pytest.mark.moderate
 def test_asking_who_writes_delays_nobody(tmp_path):
-    ended = threading.Event()
-
     def ask() -> None:
-        while not ended.is_set():
+        while not locked.done():
             owner_of(tmp_path)
 
     FolderLock(tmp_path).close()
-    asking = threading.Thread(target=ask)
-    asking.start()
-    try:
-        for _ in range(200):
-            FolderLock(tmp_path).close()
-    finally:
-        ended.set()
-        asking.join()
+    with ThreadPoolExecutor(2) as pool:
+        locked = pool.submit(lambda: [FolderLock(tmp_path).close() for _ in range(200)])
+        pool.submit(ask).result()
+        locked.result()
 
 
 @pytest.mark.moderate
@@ -455,25 +408,16 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
 def test_a_disk_without_locks_is_reported_and_used(number, tmp_path, monkeypatch, caplog):
-    def refuse(descriptor: int, how: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("fcntl.flock", mock.Mock(side_effect=OSError(number, os.strerror(number))))
     with FolderLock(tmp_path):
         assert "has no locks" in caplog.text
         assert owner_of(tmp_path) is None
 
 
-def test_the_lock_of_another_user_is_respected(tmp_path, monkeypatch):
-    def refuse(path, *rest, **named):
-        if str(path).endswith(".lock"):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return open_file(path, *rest, **named)
-
+def test_the_lock_of_another_user_is_respected(tmp_path):
     (tmp_path / ".lock").touch()
-    open_file = os.open
-    monkeypatch.setattr("os.open", refuse)
-    with pytest.raises(DiskError, match="Permission denied"):
+    refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / ".lock"))
+    with mock.patch("os.open", side_effect=refused), pytest.raises(DiskError, match="Permission denied"):
         FolderLock(tmp_path)
 
 
@@ -513,16 +457,14 @@ def test_discovery_exports_and_corrections_work_on_any_disk(refusal, tiny_backbo
     assert sum(path.suffix == ".png" for path in (out / "folders").rglob("*")) == 6
 
 
-MEMORY = shutil.disk_usage("/")
-
-
 @pytest.mark.parametrize(
     ("free", "workers", "said"),
     [(10**9, 4, ""), (64 * 2**20, 1, "by 1 of them"), (4 * 2**20, 0, "by this process itself")],
 )
 def test_no_more_loaders_start_than_shared_memory_has_room_for(free, workers, said, monkeypatch, caplog):
     monkeypatch.setattr(systems, "available_cores", lambda: 4)
-    monkeypatch.setattr(systems.shutil, "disk_usage", lambda place: MEMORY._replace(free=free))
+    memory = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr(systems.shutil, "disk_usage", lambda place: memory)
     loaders._say_how_many.cache_clear()
     assert workers_for(8, 19_000_000) == workers
     assert said in caplog.text

@@ -1,4 +1,4 @@
-"""The pages of the docs as files: their sections, blocks of code and links, and the anchors of their headings."""
+"""The pages of the docs as files: their sections and blocks of code, and the anchors of their headings."""
 
 import re
 from pathlib import Path
@@ -27,18 +27,13 @@ def blocks(text: str, language: str = "") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def links(text: str) -> list[str]:
-    """Targets of links and pictures."""
-    return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text))
-
-
 def anchors(path: Path) -> set[str]:
     """What GitHub, and the site, call the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-# Pages whose commands and code tests/docs/test_site.py runs, those that another test runs, and why others are not run.
+# Pages whose commands and code tests/docs/test_pages.py runs, those that another test runs, and why others are not run.
 TYPED = [f"docs/{name}.md" for name in ("own_images", "photos", "protocols", "python", "start")]
 TYPED += [f"docs/how_to/{name}.md" for name in ("add_a_week", "correct_groups", "estimators", "export")]
 TYPED += [

@@ -26,9 +26,6 @@ LIMITS = IntakeLimits(
 )
 
 
-PATIENCE_S = 180.0
-
-
 @dataclass
 class Answer:
     """What a call came to.
@@ -51,16 +48,15 @@ class Visitor(httpx.Client):
 
     Args:
         url: of the app.
-        config: of the app, to save asking for it.
         keeps_cookies: as a browser does that shows the page by itself.
     """
 
-    def __init__(self, url: str, config: dict[str, Any] | None = None, *, keeps_cookies: bool = True):
-        super().__init__(base_url=url, timeout=PATIENCE_S, trust_env=False, verify=False)  # no TLS
+    def __init__(self, url: str, *, keeps_cookies: bool = True):
+        super().__init__(base_url=url, timeout=180, trust_env=False, verify=False)  # no TLS
         self.session, self.base = secrets.token_hex(6), ""
         if keeps_cookies:
             self.head("/")
-        self.config = config or self.get("/config").json()
+        self.config = self.get("/config").json()
 
     def __enter__(self) -> "Visitor":
         return self  # which has asked already
@@ -108,8 +104,6 @@ class Visitor(httpx.Client):
                     if message["success"]:
                         return Answer(shown=json.dumps(output["data"], ensure_ascii=False))
                     return Answer(output.get("error") or "no message")
-                if message.get("msg") in ("unexpected_error", "server_stopped"):
-                    return Answer(str(message.get("message")))
         return Answer("the stream ended without an answer")
 
 
@@ -145,17 +139,15 @@ class Server:
 
     Attributes:
         url: its address.
-        config: what it tells browsers.
         space: what is served.
     """
 
     url: str
-    config: dict[str, Any]
     space: "Space"
 
     def visitor(self, *, keeps_cookies: bool = True) -> Visitor:
         """Somebody who has opened the page."""
-        visitor = Visitor(self.url, self.config, keeps_cookies=keeps_cookies)
+        visitor = Visitor(self.url, keeps_cookies=keeps_cookies)
         visitor.base = visitor.enter()
         return visitor
 
@@ -178,9 +170,7 @@ def serving(model: Path, uploads: Path, **limits: Any) -> Iterator[Server]:
 
         space = Space(str(model), **{"limits": LIMITS, **limits})
         served = space.serve(Site.of_machine())
-        with Visitor(served.url) as visitor:
-            config = visitor.config
-        yield Server(served.url, config, space)
+        yield Server(served.url, space)
         served.close()
         space.close()
 

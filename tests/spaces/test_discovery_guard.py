@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
 
-from promptccd.discovery.page.server import RequestFilter, Site
-from tests.discovery.page.conftest import asked
+from promptccd.discovery.page.server import Site
 from tests.kept import kept_text
 from tests.messages import TEXT
 from tests.spaces.conftest import Server, Visitor
@@ -20,9 +20,10 @@ FOREIGN_ORIGINS = ("http://evil.example", "https://huggingface.co", "http://loca
 
 
 @pytest.fixture(scope="module")
-def space(server: Server) -> RequestFilter:
+def space(server: Server) -> TestClient:
     """The same page as a Space answers, without its proxies."""
-    return server.space.app(Site.of_environment({"SPACE_HOST": SPACE}))
+    app = server.space.app(Site.of_environment({"SPACE_HOST": SPACE}))
+    return TestClient(app, f"http://{SPACE}", client=("10.1.1.1", 1))
 
 
 def lets_nobody_in(answer: httpx.Response) -> bool:
@@ -31,20 +32,20 @@ def lets_nobody_in(answer: httpx.Response) -> bool:
 
 def told(server: Server) -> str:
     """What browsers are told of the page, and what Gradio was told, a line each."""
-    blocks = server.space.blocks
+    config, blocks = httpx.get(f"{server.url}config", trust_env=False).json(), server.space.blocks
     page = "title head show_error footer_links run_history max_file_size pwa analytics_enabled"
     props = "elem_id label value scale min_width variant size equal_height file_count file_types container"
     event = "targets inputs outputs queue api_name show_progress show_progress_on js api_visibility"
     event += " trigger_only_on_success"
-    given = bool(server.config["css"]), blocks.delete_cache, blocks.enable_monitoring, blocks.ssr_mode
+    given = bool(config["css"]), blocks.delete_cache, blocks.enable_monitoring, blocks.ssr_mode
     lines: list[Any] = [
-        {each: server.config[each] for each in page.split()},
+        {each: config[each] for each in page.split()},
         [*given, blocks._queue.max_size],
     ]
-    for each in server.config["components"]:
+    for each in config["components"]:
         own_props = {name: each["props"][name] for name in props.split() if name in each["props"]}
         lines.append([each["type"], own_props])
-    for each in server.config["dependencies"]:
+    for each in config["dependencies"]:
         own = blocks.fns[each["id"]]
         lines.append([{name: each[name] for name in event.split()}, own.concurrency_limit])
     text = "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in lines)
@@ -104,43 +105,43 @@ def test_other_ways_of_naming_the_page(server: Server) -> None:
 
 
 def test_cookies_are_those_of_a_page_of_ones_own_and_of_a_frame_of_the_hub(
-    server: Server, space: RequestFilter
+    server: Server, space: TestClient
 ) -> None:
     assert server.space.blocks.analytics_enabled is False
     own = httpx.get(server.url, trust_env=False).headers["set-cookie"]
     assert "HttpOnly" in own and "SameSite=Lax" in own and "Secure" not in own
     said = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": SPACE}
-    shown = asked(space, "GET", "/", SPACE, headers=said)
+    shown = space.get("/", headers=said)
     assert shown.status_code == 200
     assert f'"root":"https://{SPACE}' in shown.text
     assert "https://huggingface.co" in shown.headers["content-security-policy"]
     cookie = shown.headers["set-cookie"]
     parts = ("promptccd_visitor", "SameSite=None", "Secure", "Partitioned", "HttpOnly")
     assert all(part in cookie for part in parts)
-    again = asked(space, "GET", "/", SPACE, headers={**said, "Cookie": cookie.partition(";")[0]})
+    again = space.get("/", headers={**said, "Cookie": cookie.partition(";")[0]})
     assert again.status_code == 200
     assert "set-cookie" not in again.headers, "a new one would be a new visit"
     mine = {"Origin": f"https://{SPACE}", "Sec-Fetch-Site": "same-origin"}
-    reset = asked(space, "POST", "/gradio_api/reset", SPACE, json={"event_id": "x"}, headers=mine)
+    reset = space.post("/gradio_api/reset", json={"event_id": "x"}, headers=mine)
     assert reset.status_code == 200
-    assert asked(space, "GET", "/", "10.0.3.7:7860").status_code == 200  # is it alive?
+    assert space.get("/", headers={"Host": "10.0.3.7:7860"}).status_code == 200  # is it alive?
     for headers, status in (
         ({"Host": "evil.example"}, 421),
         ({"X-Forwarded-Host": "evil.example"}, 421),
         ({"Origin": "https://evil.hf.space"}, 403),
         ({"Origin": "null"}, 403),
     ):
-        answer = asked(space, "GET", "/config", SPACE, headers=headers)
+        answer = space.get("/config", headers=headers)
         assert answer.status_code == status
         assert lets_nobody_in(answer)
 
 
 @pytest.mark.fault(45)
 def test_an_upload_without_room_is_told_to_come_back(
-    space: RequestFilter, monkeypatch: pytest.MonkeyPatch
+    space: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("promptccd.discovery.page.space.SPARE_BYTES", 2**60)
-    answer = asked(space, "POST", "/gradio_api/upload", SPACE, files={"files": ("a.png", b"x")})
+    answer = space.post("/gradio_api/upload", files={"files": ("a.png", b"x")})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "60")
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import re
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
 import pytest
-from starlette.types import ASGIApp
 
 from promptccd.discovery.page import OpenPage
 from tests.browsing import Visit
@@ -34,19 +31,12 @@ def served(project: Path, port: int | None = None) -> Iterator[OpenPage]:
         yield opened
 
 
-@pytest.fixture(scope="session")
-def ended() -> Iterator[ThreadPoolExecutor]:
-    """Ends servers during the next tests: each takes a fifth of a second, most of which it sleeps."""
-    with ThreadPoolExecutor(4) as pool:
-        yield pool
-
-
 @pytest.fixture
-def page(project: Path, ended: ThreadPoolExecutor) -> Iterator[OpenPage]:
+def page(project: Path) -> Iterator[OpenPage]:
     opened = OpenPage(project)
     opened.start()
     yield opened
-    ended.submit(opened.close)
+    Thread(target=opened.close).start()  # a fifth of a second, most of which it sleeps
 
 
 class Window:
@@ -74,6 +64,7 @@ class Window:
         if body is not None:
             sent["Origin"] = f"http://{self.place}"
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {name: value for name, value in sent.items() if value}
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         connection.request(method or ("GET" if body is None else "POST"), path, content, sent)
         answer = connection.getresponse()
@@ -91,18 +82,6 @@ class Window:
         """Status and answer of a correction."""
         status, _, content = self.ask("/api/edit", edit)
         return status, json.loads(content) if content.startswith(b"{") else content.decode()
-
-
-def asked(app: ASGIApp, method: str, path: str, host: str = "localhost", **options: Any) -> httpx.Response:
-    """What an application answers, in a thread of its own: a browser of another test may have a loop in this one."""
-
-    async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(app, client=("10.1.1.1", 1))
-        async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as session:
-            return await session.request(method, path, **options)
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, ask()).result()
 
 
 @pytest.fixture

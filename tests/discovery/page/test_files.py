@@ -41,6 +41,9 @@ DATES = {
 }
 
 
+MARKED = "<b>marked.jpg"
+
+
 def taken(date: str) -> bytes:
     exif = Image.Exif()
     exif[ExifTags.Base.DateTime] = date
@@ -49,12 +52,13 @@ def taken(date: str) -> bytes:
 
 @pytest.fixture(scope="session")
 def journey_once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photographs with dates in two folders, one without, a panorama that browsers do not show, and two bad files."""
+    """Photographs with dates, one that tells on a person, one without, a panorama for no browser, and two bad files."""
     folder = tmp_path_factory.mktemp("journey")
     album = folder / "album"
     (album / "trip").mkdir(parents=True)
     for row, (name, date) in enumerate(DATES.items()):
         pixels(row, 2400).save(album / name, exif=taken(date))
+    (album / MARKED).write_bytes(jpeg(pixels(6, 480)))
     pixels(7, 60).save(album / "trip" / "undated Ä.png")
     pixels(8, 2400).resize((2400, 120)).save(album / "wide.tif")
     (album / "broken.jpg").write_bytes(b"\xff\xd8\xff nothing")
@@ -88,7 +92,7 @@ def test_the_original_is_the_file_itself_and_where_and_from_when_it_is_is_told(
     dates = np.frombuffer(window.ask("/api/dates")[2], "<f8")
     assert dates[numbers["trip/two.jpg"]] == np.datetime64("2023-01-09T09:30:00").astype(float)
     assert np.isnan(dates[numbers["trip/undated Ä.png"]])
-    assert len(dates) == len(numbers) == 5
+    assert len(dates) == len(numbers) == 6
     for name, kind in (
         ("one.jpg", "image/jpeg"),
         ("trip/undated Ä.png", "image/png"),
@@ -143,7 +147,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return whole
 
 
-def test_its_folder_is_shown_on_this_machine(window: Window, journey: Path, shown: Path) -> None:
+def test_its_folder_is_shown_on_this_machine(window, journey, shown, monkeypatch) -> None:
     assert show(window, rows(window)["trip/two.jpg"])[0] == 200
     assert eventually(shown.exists)
     assert shown.read_text().splitlines() == [str(journey / "album" / "trip")]
@@ -159,10 +163,7 @@ def test_its_folder_is_shown_on_this_machine(window: Window, journey: Path, show
     assert window.ask("/api/export", {"kind": "table"})[0] == 200
     _, _, content = window.ask("/api/show_in_folder", {"export": "table"})
     assert json.loads(content) == {"path": str(journey / "found/table")}
-
-
-def test_a_machine_without_folders_says_the_path(window, journey, monkeypatch) -> None:
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PATH", "")  # a machine that shows no folders says the path
     status, _, content = show(window, rows(window)["one.jpg"])
     assert (status, str(journey / "album" / "one.jpg").encode() in content) == (409, True)
 
@@ -178,12 +179,12 @@ def looker(browser: Browser, page: OpenPage) -> Iterator[Person]:
 def test_photographs_by_date(looker: Person) -> None:
     looker.go("view=all")
     looker.see(".cell img")
-    by_date = ["trip/two.jpg", "one.jpg", "trip/three.jpg"]
+    by_date = [MARKED, "trip/two.jpg", "one.jpg", "trip/three.jpg"]
     for order, expected in (("date", by_date), ("late", by_date[::-1])):
         looker.page.locator(".head select").select_option(order)
         looker.page.wait_for_timeout(400)
         labels = looker.page.locator(".cell").evaluate_all("all => all.map(each => each.title)")
-        assert [label.partition(",")[0] for label in labels][:3] == expected
+        assert [label.partition(",")[0] for label in labels][:4] == expected
 
 
 def in_large(looker: Person, name: str) -> None:
@@ -241,88 +242,65 @@ def test_its_path_is_copied_and_the_browser_keeps_its_menu(looker, journey, show
 # Pictures of the page come from the files of the project, and from no other
 
 
-@pytest.fixture(scope="module")
-def once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three photographs that tell on whoever took them, and what `discover` found."""
-    place = tmp_path_factory.mktemp("photographs")
-    (place / "album/sub").mkdir(parents=True)
-    for row, name in enumerate(("one.jpg", "sub/two.jpg", "<b>three.jpg")):
-        (place / "album" / name).write_bytes(jpeg(pixels(row, 480)))
-    discover(DiscoverySession.open(tiny_backbone), place / "album", place / "found")
-    return place
+def test_pictures_tell_nothing_but_what_is_seen(journey: Path) -> None:
+    for large in (480, 128):  # with the files, and without them
+        photos = ProjectView(journey / "found").photos
+        pictures = [photos.picture(photos.names.index(MARKED), side) for side in SIDES]
+        assert not any(MARKER.encode() in each for each in pictures)
+        assert [max(Image.open(io.BytesIO(each)).size) for each in pictures] == [128, CELL_SIDE, large]
+        photos.close()
+        shutil.rmtree(journey / "album", ignore_errors=True)
 
 
-@pytest.fixture
-def own(once: Path, tmp_path: Path) -> Path:
-    return copied(once, tmp_path / "own")
-
-
-def test_pictures_tell_nothing_but_what_is_seen(own: Path) -> None:
-    bench = ProjectView(own / "found")
-    assert bench.photos.names == ["<b>three.jpg", "one.jpg", "sub/two.jpg"]
-    for row in range(3):
-        sizes = []
-        for side in SIDES:
-            content = bench.photos.picture(row, side)
-            assert MARKER.encode() not in content
-            sizes.append(max(Image.open(io.BytesIO(content)).size))
-        assert sizes == [128, CELL_SIDE, 480]
-    bench.photos.close()
-    shutil.rmtree(own / "album")
-    photos = ProjectView(own / "found").photos
-    pictures = [Image.open(io.BytesIO(photos.picture(1, side))) for side in SIDES]
-    assert [max(each.size) for each in pictures] == [128, CELL_SIDE, 128]
-
-
-def test_a_file_that_holds_something_else_now_is_not_shown(own: Path) -> None:
-    secret = own / "secret.jpg"
+def test_a_file_that_holds_something_else_now_is_not_shown(journey: Path) -> None:
+    secret = journey / "secret.jpg"
     secret.write_bytes(jpeg(pixels(9, 480)))
-    photos = ProjectView(own / "found").photos
-    known = [photos.picture(row, 128) for row in range(3)]
-    (own / "album/one.jpg").unlink()
-    (own / "album/one.jpg").symlink_to(secret)
-    (own / "album/<b>three.jpg").write_bytes(secret.read_bytes())
-    (own / "album/sub").rename(own / "moved")
-    (own / "album/sub").symlink_to(own / "moved")
-    assert [photos.picture(row, LARGE_SIDE) for row in range(3)] == known
+    photos = ProjectView(journey / "found").photos
+    known = [photos.picture(row, 128) for row in range(5)]
+    (journey / "album/one.jpg").unlink()
+    (journey / "album/one.jpg").symlink_to(secret)
+    (journey / "album" / MARKED).write_bytes(secret.read_bytes())
+    (journey / "album/trip").rename(journey / "moved")
+    (journey / "album/trip").symlink_to(journey / "moved")
+    assert [photos.picture(row, LARGE_SIDE) for row in range(5)] == known
 
 
-def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(own: Path) -> None:
+def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(journey: Path) -> None:
     """Even one whose content it knows: a list of files that was altered names it, and its sources do not hold it."""
-    project, outside = own / "found" / PROJECT, own / "outside.jpg"
-    shutil.copy(own / "album/one.jpg", outside)
-    relocate(project, str(own / "album/one.jpg"), str(outside))
+    project, outside = journey / "found" / PROJECT, journey / "outside.jpg"
+    shutil.copy(journey / "album/one.jpg", outside)
+    relocate(project, str(journey / "album/one.jpg"), str(outside))
     with closing(sqlite3.connect(project / SEEN)) as database:
         database.execute("delete from small")
         database.commit()
-    photos = ProjectView(own / "found").photos
+    photos = ProjectView(journey / "found").photos
     row = next(row for row, name in enumerate(photos.names) if "outside" in name)
     assert [photos.picture(row, side) for side in SIDES] == [None, None, None]
     record = json.loads((project / RECORD).read_text())
-    (project / RECORD).write_text(json.dumps({**record, "sources": [str(own)]}))
-    assert ProjectView(own / "found").photos.picture(row, 128) is not None
+    (project / RECORD).write_text(json.dumps({**record, "sources": [str(journey)]}))
+    assert ProjectView(journey / "found").photos.picture(row, 128) is not None
 
 
 def test_what_is_at_hand_gives_bytes_first_and_hears_of_a_file_that_is_not_what_it_seemed(
-    own: Path, monkeypatch: pytest.MonkeyPatch
+    journey: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry, asked = ProjectView(own / "found"), list[str]()
+    registry, asked = ProjectView(journey / "found"), list[str]()
 
     def at_hand(key: str) -> bytes | None:
         asked.append(key)
         return b"at hand" if key == first else None
 
-    photos = Photos(own / "found", registry.images, at_hand)
-    first, second, _ = photos.keys
+    photos = Photos(journey / "found", registry.images, at_hand)
+    first, second, *_ = photos.keys
     assert photos.original(first) == b"at hand"
     with monkeypatch.context() as patch:
         patch.setattr("promptccd.discovery.project.photos.look_at", None)  # an unchanged file is not decoded
-        assert photos.original(second) == (own / "album" / photos.names[1]).read_bytes()
+        assert photos.original(second) == (journey / "album" / photos.names[1]).read_bytes()
     assert asked == [first, second]
     asked.clear()
-    assert photos.file_of(second) == own / "album" / photos.names[1]
+    assert photos.file_of(second) == journey / "album" / photos.names[1]
     assert asked == []
-    (own / "album" / photos.names[1]).write_bytes(jpeg(pixels(9, 480)))
+    (journey / "album" / photos.names[1]).write_bytes(jpeg(pixels(9, 480)))
     with pytest.raises(DataError, match="shows something else"):
         photos.file_of(second)
     assert asked == [second]

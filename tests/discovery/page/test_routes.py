@@ -4,7 +4,6 @@ import io
 import json
 import re
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,16 +12,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.page.routes import FILES, FOREVER
-from promptccd.discovery.page.server import RequestFilter, Site
+from promptccd.discovery.page.server import Site
 from promptccd.discovery.project import CategoryRegistry, ProjectView, StageGroups, edits
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.observe import NO_CATEGORY
@@ -30,7 +26,7 @@ from promptccd.discovery.project.photos import AWAY, LARGE_SIDE, NEWEST, PINNED,
 from promptccd.discovery.project.record import PROJECT
 from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import EACH, KINDS, write_pictures
-from tests.discovery.page.conftest import Window, asked, served
+from tests.discovery.page.conftest import Window, served
 from tests.discovery.stored import drawn_together, registry_in, stored_in, table_of
 
 N = KINDS * EACH
@@ -153,10 +149,7 @@ def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp
         assert window.get("changed")["moved"] == [old]
 
 
-def test_the_page_says_what_found_the_groups(window: Window, project: Path, tiny_backbone: Path) -> None:
-    reply = window.get("about")
-    assert (reply["model"], reply["method"], reply["card"]) == (str(tiny_backbone), "", "")
-    assert reply["place"] == str(project)
+def test_the_page_says_what_found_the_groups(window: Window, project: Path) -> None:
     path = project / ".promptccd/project.json"
     record = json.loads(path.read_text())
     record["found_with"] = {"model": "somebody/birds-stage3", "method": "PromptCCD++"}
@@ -301,12 +294,8 @@ def test_strangers_are_turned_away(reader: Window, case: str, path: str) -> None
 
 
 def test_who_corrects_says_from_where_and_with_the_right_token(reader: Window) -> None:
-    body = json.dumps({"do": "rename", "category": 0, "name": "x"}).encode()
-    connection = socket.create_connection(reader.place.split(":"))
-    head = f"POST /api/edit HTTP/1.1\r\nHost: {reader.place}\r\nCookie: {reader.cookie}\r\n"
-    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    assert b" 403 " in connection.recv(1000).partition(b"\r\n")[0]
-    connection.close()
+    edit = {"do": "rename", "category": 0, "name": "x"}
+    assert [reader.ask("/api/edit", edit, Origin=sent)[0] for sent in ("", "null")] == [403, 403]
     assert reader.ask("/?token=wrong", cookie="")[0] == 401
     status, headers, _ = reader.ask("/", cookie="")
     assert (status, "set-cookie" in headers) == (401, False)
@@ -355,10 +344,9 @@ def test_the_page_asks_nobody_else_and_runs_no_inline_script(reader: Window) -> 
 def test_fewer_or_more_groups_are_asked_for_by_their_number(window: Window, project: Path) -> None:
     status, _, _ = window.ask("/api/regroup", {"count": 2})
     assert (status, len(registry_in(project).active)) == (200, 2)
-    for count in (True, "2", None, 0, 10_000):
+    for count in (True, "2", None, 0, -5, 10_000):
         status, _, content = window.ask("/api/regroup", {"count": count})
         assert (status, len(registry_in(project).active)) == (409, 2), content
-    assert window.ask("/api/regroup", {"count": 3}, cookie="")[0] == 401
     assert window.get("state")["undo"]["kind"] == "grouping"
 
 
@@ -386,9 +374,7 @@ def test_questions_are_about_two_groups_which_are_enough_and_an_answer_ends_them
     assert window.get("questions") and window.get("check")["rows"]
 
 
-def test_examples_come_first_then_the_likest_and_more_than_are_taken_are_refused(reader: Window) -> None:
-    found = reader.get("alike?rows=5,3")["rows"]
-    assert (set(found[:2]), len(found)) == ({3, 5}, N)
+def test_the_likest_of_a_group_and_more_examples_than_are_taken_are_refused(reader: Window) -> None:
     home = reader.get("why/5")["group"]
     inside = reader.get(f"alike?rows=5&within={home}")["rows"]
     assert inside[0] == 5
@@ -429,7 +415,7 @@ def test_looking_and_sorting_wait_for_nothing_heavy(project: Path) -> None:
     assert python(code, project).splitlines() == ["True True", "[]"]
 
 
-# Host names and origins of a page, and the headers of its answers
+# Host names and origins of a page
 
 
 HOME = Site.of_machine()
@@ -495,28 +481,3 @@ def test_hosts(site: Site, host: str, is_ours: bool) -> None:
 )
 def test_origins(site: Site, host: str, origin: str, is_ours: bool) -> None:
     assert site.has_origin(origin, host) is is_ours
-
-
-def filtered(app: ASGIApp) -> RequestFilter:
-    """Refuses a path, and adds a header to every answer."""
-
-    def refusal(request: Request) -> Response | None:
-        if request.url.path != "/refused":
-            return None
-        return PlainTextResponse("No tea.", 418, {"x-owner": "nobody", "retry-after": "7"})
-
-    return RequestFilter(app, [refusal], lambda request: {"x-owner": request.url.path})
-
-
-def test_headers_are_added_to_every_answer_and_no_other_origin_is_let_in() -> None:
-    sent = {"X-Owner": "the application", "Access-Control-Allow-Origin": "*", "x-kept": "yes"}
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await PlainTextResponse("here", headers=sent)(scope, receive, send)
-
-    response, refused = (asked(filtered(app), "GET", path) for path in ("/a", "/refused"))
-    assert (response.status_code, response.text) == (200, "here")
-    assert response.headers.get_list("x-owner") == ["/a"] and response.headers["x-kept"] == "yes"
-    assert "access-control-allow-origin" not in response.headers
-    assert (refused.status_code, refused.text, refused.headers["retry-after"]) == (418, "No tea.", "7")
-    assert refused.headers.get_list("x-owner") == ["/refused"]
