@@ -201,28 +201,13 @@ def test_a_centre_without_images_is_no_group():
 LONG_TAIL = [150, 120, 90, *[20] * 5, *[8] * 6, *[3] * 12]
 
 
-def crowd(sizes, seed, between=0):
-    """Images around one centre for each size, and some between all of them; and the centre of each, -1 for those."""
-    generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(len(sizes), 12, generator=generator)
-    truth = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    points = centres[truth] + 0.25 * torch.randn(len(truth), 12, generator=generator)
-    lost = 1.5 * torch.randn(between, 12, generator=generator)
-    return torch.cat([points, lost]), torch.cat([truth, torch.full((between,), -1)])
-
-
-def purity(found, truth):
-    """Share of images that are of the most frequent category of their group."""
-    right = sum(int(truth[found == group].bincount().max()) for group in found.unique())
-    return right / len(truth)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_small_categories_beside_large_ones_are_found(seed):
-    points, truth = crowd(LONG_TAIL, seed)
+    points, truth = blobs(LONG_TAIL, width=12, spread=0.25, seed=seed)
     groups, low, high = dense_places(points, torch.zeros(len(points), dtype=torch.int64))
     placed = groups >= 0
-    assert purity(groups[placed], truth[placed]) > 0.95
+    right = sum(int(truth[groups == each].bincount().max()) for each in groups[placed].unique())
+    assert right / placed.sum() > 0.95
     assert low < len(LONG_TAIL) <= high
     small = truth >= 3 + 5 + 6
     assert len(groups[small & placed].unique()) >= 6
@@ -239,8 +224,10 @@ def test_small_categories_beside_large_ones_are_found(seed):
     ids=["k-means finds them as well", "many images lie between", "too few images", "too many images"],
 )
 def test_the_rest_is_left_to_k_means(sizes, between, are_found):
-    points, truth = crowd(sizes, 1, between)
-    assert dense_places(points, truth if are_found else torch.zeros_like(truth)) is None
+    points, truth = blobs(sizes, width=12, spread=0.25, seed=1)
+    lost = normalize(torch.randn(between, 12, generator=torch.Generator().manual_seed(1)), dim=1)
+    groups = truth if are_found else torch.zeros(len(points) + between, dtype=torch.int64)
+    assert dense_places(torch.cat([points, lost]), groups) is None
 
 
 # Questions about pairs of images: they cover many borders, and none is asked whose answer follows

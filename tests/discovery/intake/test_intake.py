@@ -114,7 +114,7 @@ def write_hostile(root):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A folder of it and of what else a system has, and the verdict of each by the name that is shown."""
+    """What was read of it and of what else a system has, and the verdict of each by the name that is shown."""
     root = tmp_path_factory.mktemp("corpus") / "images"
     expected = write_hostile(root)
     (root / "folder.jpg").mkdir()
@@ -136,19 +136,15 @@ def corpus(tmp_path_factory):
         "album/new\nline.png": r"album/new\nline.png",
         "album/\x1b[31mred.png": r"album/\x1b[31mred.png",
     }
-    return root, {shown.get(name, name): tuple(verdict) for name, verdict in expected.items()}
-
-
-@pytest.fixture(scope="module")
-def intake(corpus):
-    with read_intake(corpus[0]) as made:
-        yield made
+    with read_intake(root) as intake:
+        yield intake, {shown.get(name, name): tuple(verdict) for name, verdict in expected.items()}
 
 
 @pytest.mark.fault(22)
 @pytest.mark.timeout(60)
-def test_every_file_gets_its_verdict_and_the_counts_add_up(corpus, intake):
-    expected, report = corpus[1], intake.report()
+def test_every_file_gets_its_verdict_and_the_counts_add_up(corpus):
+    intake, expected = corpus
+    report = intake.report()
     assert {file.name: (file.verdict.status, file.verdict.note) for file in intake.files} == expected
     assert all(file.name.isprintable() and file.name.encode() for file in intake.files), "inert where shown"
     assert [file.index for file in intake.files] == list(range(report.found))
@@ -160,7 +156,8 @@ def test_every_file_gets_its_verdict_and_the_counts_add_up(corpus, intake):
 
 
 @pytest.mark.fault(25)
-def test_duplicates_are_listed_with_their_original_and_images_opened_again_without_metadata(intake):
+def test_duplicates_are_listed_with_their_original_and_images_opened_again_without_metadata(corpus):
+    intake, _ = corpus
     by_name = {file.name: file for file in intake.files}
     link, original = by_name["links/inside.png"], by_name["album/deep/er/plain.png"]
     assert link.duplicate_of == original.index

@@ -27,6 +27,7 @@ KNOWN = {0: 0, 1: 1, 2: 2}
 THREE, FOUR, FIVE = S1.of(3), S1.of(4), S1.of(5)  # the images of these categories
 KEPT_APART = [(partial(edits.answer, same=False), THREE[place], FIVE[place]) for place in (0, 1)]
 EMPTIED = (edits.move, FIVE, 3)
+ELSEWHERE = np.random.default_rng(0).normal(size=(7, WIDTH))  # nothing to do with the earlier ones
 NOTHING = StageGroups([], np.zeros(0, int), np.zeros((0, WIDTH)))
 observe, undo, redo = CategoryRegistry.observe, CategoryRegistry.undo, CategoryRegistry.redo
 
@@ -71,11 +72,6 @@ def alone() -> CategoryRegistry:
     registry = give_features(CategoryRegistry(), S1)
     observe(registry, 0, StageGroups([*THREE[:4], *FIVE[:4]], np.repeat([0, 1], 4), CENTRES[:2]))
     return registry
-
-
-def elsewhere(groups: StageGroups) -> StageGroups:
-    """The same groups in features that have nothing to do with the earlier ones."""
-    return replace(groups, prototypes=np.random.default_rng(0).normal(size=groups.prototypes.shape))
 
 
 def two_like(category: int) -> StageGroups:
@@ -147,7 +143,8 @@ HISTORIES: dict[str, tuple[Callable[[], CategoryRegistry], Sequence[Edit]]] = {
     "three stages, and corrections between them": (lived, []),
     "the first stage again": (lived, [(observe, 1, S1.groups(KNOWN, seed=11))]),
     "what was rejected stays rejected by its images, whatever they look like": (
-        lived, [(observe, 3, elsewhere(Images("s3", {2: 5, 4: 6, 6: 6, 8: 11, 9: 5}, seed=2).groups(KNOWN)))]),
+        lived, [(observe, 3, replace(
+            Images("s3", {2: 5, 4: 6, 6: 6, 8: 11, 9: 5}, seed=2).groups(KNOWN), prototypes=ELSEWHERE))]),
     "another grouping of a stage": (lived, [(observe, 3, S3.groups(KNOWN, together=(2, 4)))]),
     "new images of found, merged and rejected categories": (lived, [(observe, 4, S4.groups())]),
     "categories that were merged or rejected, by their ids": (
