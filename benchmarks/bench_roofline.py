@@ -9,8 +9,10 @@ of peak is a bound.
 """
 
 import argparse
+import functools
 import json
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -43,6 +45,22 @@ METHODS: dict[str, dict[str, Any]] = {
     "promptccd-gcd": {},
     "promptccd-b": {"pool": "l2p"},
 }
+NO_KERNEL = {
+    "detach", "_local_scalar_dense", "empty", "empty_like", "empty_strided", "new_empty", "alias", "_unsafe_view",
+}  # fmt: skip
+# What autocast does on CUDA (ATen/autocast_mode.h); torch's own kernels ask for the real device.
+LOWER = (
+    "_convolution conv1d conv2d conv3d addmm addmv matmul einsum mm mv linear addbmm baddbmm bmm chain_matmul "
+    "linalg_multi_dot scaled_dot_product_attention prelu linalg_vecdot"
+)
+FULL = (
+    "exp expm1 log log10 log2 log1p reciprocal rsqrt pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus "
+    "layer_norm native_layer_norm group_norm rms_norm cosine_similarity nll_loss kl_div l1_loss smooth_l1_loss "
+    "mse_loss dist pdist cdist binary_cross_entropy_with_logits renorm logsumexp upsample_bicubic2d "
+    "_upsample_bicubic2d_aa upsample_bilinear2d prod prod.dim_int softmax.int log_softmax.int cumprod cumsum "
+    "linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList norm.Scalar norm.ScalarOpt_dim acos asin tan"
+)
+WIDEST = "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put tensordot scatter_add cat stack"
 PRECISIONS = {"as usual": "same", "frozen_precision bf16": "bf16"}
 
 
@@ -85,7 +103,7 @@ class Count(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         kind = func._schema.name.partition("::")[2]
         is_view = any(each.alias_info and not each.alias_info.is_write for each in func._schema.returns)
-        if not is_view and kind not in pretended.NO_KERNEL:
+        if not is_view and kind not in NO_KERNEL:
             self._note(func, kind, args, kwargs or {}, out)
         return out
 
@@ -148,10 +166,38 @@ def build(name: str, sizes: dict[str, int]) -> CategoryDiscoveryModel:
     return model
 
 
+def _cast(func: Any, policy: str) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        def counts(value: Any) -> bool:
+            return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
+
+        dtypes = [each.dtype for each in pytree.tree_leaves((args, kwargs)) if counts(each)]
+        widest = functools.reduce(torch.promote_types, dtypes or [torch.float32])
+        dtype = {"lower": torch.get_autocast_dtype("cuda"), "full": torch.float32, "widest": widest}[policy]
+        to = lambda value: value.to(dtype) if counts(value) and isinstance(value, GpuTensor) else value  # noqa: E731
+        with torch._C._ExcludeDispatchKeyGuard(pretended.AUTOCAST):
+            return func(*pytree.tree_map(to, args), **pytree.tree_map(to, kwargs))
+
+    return kernel
+
+
+@functools.cache
+def _teach_autocast() -> torch.library.Library:
+    """Once a process: the casts of CUDA, for as long as the library lives."""
+    makers = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # kernels of torch are replaced
+        for names, policy in ((LOWER, "lower"), (FULL, "full"), (WIDEST, "widest")):
+            for name in names.split():
+                makers.impl(name, _cast(pretended.operator_named(name), policy), "AutocastCUDA")
+    return makers
+
+
 @contextmanager
 def _meta() -> Iterator[None]:
     """The pretended GPU without values, and with CUDA's attention."""
     AcceleratorState._reset_state(reset_partial_state=True)
+    _teach_autocast()
     with (
         mock.patch.object(pretended, "INNER", torch.device("meta")),
         mock.patch.object(torch.nn.functional, "scaled_dot_product_attention", _attention),

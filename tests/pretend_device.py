@@ -3,7 +3,7 @@
 It needs neither CUDA nor a compiler. Tensors of two devices in one operation, an index on the wrong device, a CPU
 generator for a device tensor, `numpy()` of a device tensor: all raise as on a GPU. What makes the host wait for the
 device is recorded with the lines of the package that caused it. Arithmetic is that of the CPU: a run gives the same
-bytes as there, except under autocast, which follows the lists of CUDA.
+bytes as there. Autocast casts nothing; `benchmarks.bench_roofline` adds what it does on CUDA.
 
 How: a tensor subclass with the dispatch keys of CUDA computes on the CPU; kernels for those keys make tensors from
 nothing; a device guard lets torch believe in the device. C++ sees a CPU tensor, so that gradients need no device and
@@ -17,7 +17,6 @@ import functools
 import sys
 import threading
 import types
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -39,27 +38,11 @@ INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_ind
 TAKE_HOST_SCALARS = {
     "where", "lerp", "fill_", "fill", "masked_fill", "masked_fill_", "addcmul", "addcdiv", "clamp",
 }  # fmt: skip
-NO_KERNEL = {
-    "detach", "_local_scalar_dense", "empty", "empty_like", "empty_strided", "new_empty", "alias", "_unsafe_view",
-}  # fmt: skip
 WAITING = {
     "_local_scalar_dense", "nonzero", "masked_select", "equal", "unique_dim", "unique_consecutive", "_unique",
     "_unique2", "histc", "bincount", "multinomial", "linalg_lstsq", "_linalg_eigh", "_linalg_svd",
     "_linalg_check_errors",
 }  # fmt: skip
-# What autocast does on CUDA (ATen/autocast_mode.h); torch's own kernels ask for the real device.
-LOWER = (
-    "_convolution conv1d conv2d conv3d addmm addmv matmul einsum mm mv linear addbmm baddbmm bmm chain_matmul "
-    "linalg_multi_dot scaled_dot_product_attention prelu linalg_vecdot"
-)
-FULL = (
-    "exp expm1 log log10 log2 log1p reciprocal rsqrt pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus "
-    "layer_norm native_layer_norm group_norm rms_norm cosine_similarity nll_loss kl_div l1_loss smooth_l1_loss "
-    "mse_loss dist pdist cdist binary_cross_entropy_with_logits renorm logsumexp upsample_bicubic2d "
-    "_upsample_bicubic2d_aa upsample_bilinear2d prod prod.dim_int softmax.int log_softmax.int cumprod cumsum "
-    "linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList norm.Scalar norm.ScalarOpt_dim acos asin tan"
-)
-WIDEST = "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put tensordot scatter_add cat stack"
 AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 
 
@@ -69,15 +52,13 @@ class Log:
     Attributes:
         waits: how often the host waited, by reason and lines of the package, innermost first.
         hazards: what works on one machine and not on another, likewise.
-        kernels: how many were launched; views launch none.
-        kernel: called before each.
+        before: called before every operator.
     """
 
     def __init__(self) -> None:
         self.waits: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self.hazards: Counter[tuple[str, tuple[str, ...]]] = Counter()
-        self.kernels = 0
-        self.kernel: Callable[..., None] = lambda func, kind, args, kwargs: None
+        self.before: Callable[..., None] = lambda func, kind, args, kwargs: None
 
 
 LOG = Log()
@@ -225,10 +206,7 @@ def _note(
     func: Any, kind: str, args: Any, kwargs: dict[str, Any], others: list[Tensor], target: torch.device
 ) -> None:
     """Record what an operator costs."""
-    is_view = any(each.alias_info and not each.alias_info.is_write for each in func._schema.returns)
-    if not is_view and kind not in NO_KERNEL:
-        LOG.kernels += 1
-        LOG.kernel(func, kind, args, kwargs)
+    LOG.before(func, kind, args, kwargs)
     why: str | None = kind if kind in WAITING else None
     if kind in COPIES:
         why = _why_a_copy_waits(kind, args, kwargs, target)
@@ -264,28 +242,14 @@ def _why_an_index_waits(kind: str, args: Any) -> str | None:
     return "index by a mask" if masks and not fills else None
 
 
-def _cast(func: Any, policy: str) -> Callable[..., Any]:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        def counts(value: Any) -> bool:
-            return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
-
-        dtypes = [each.dtype for each in pytree.tree_leaves((args, kwargs)) if counts(each)]
-        widest = functools.reduce(torch.promote_types, dtypes or [torch.float32])
-        dtype = {"lower": torch.get_autocast_dtype("cuda"), "full": torch.float32, "widest": widest}[policy]
-        to = lambda value: value.to(dtype) if counts(value) and isinstance(value, GpuTensor) else value  # noqa: E731
-        with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
-            return func(*pytree.tree_map(to, args), **pytree.tree_map(to, kwargs))
-
-    return kernel
-
-
-def _refused(*args: Any, **kwargs: Any) -> Any:
-    raise RuntimeError("binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.")
-
-
 class _Guard(torch._C._acc.DeviceGuard):
     def type_(self) -> Any:
         return torch._C._autograd.DeviceType.CUDA
+
+
+def operator_named(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(aten, packet), overload or "default")
 
 
 def _teach_torch() -> None:
@@ -302,10 +266,6 @@ def _teach_torch() -> None:
     guards[1], guards[20] = guards[20], None  # from the place of private devices to that of CUDA
     makers = torch.library.Library("aten", "IMPL")
 
-    def named(name: str) -> Any:
-        packet, _, overload = name.partition(".")
-        return getattr(getattr(aten, packet), overload or "default")
-
     def on_gpu(func: Any) -> Callable[..., Any]:
         return lambda *args, **kwargs: compute(func, args, kwargs)
 
@@ -316,15 +276,9 @@ def _teach_torch() -> None:
         arguments = torch._C._get_schema(f"aten::{name.partition('.')[0]}", name.partition(".")[2]).arguments
         takes_tensors = any("Tensor" in str(each.type) for each in arguments)
         if any(each.name == "device" for each in arguments) and not takes_tensors:
-            makers.impl(name, on_gpu(named(name)), "CUDA")
+            makers.impl(name, on_gpu(operator_named(name)), "CUDA")
     # Of torch.tensor([a, b]).
     makers.impl("_local_scalar_dense", on_gpu(aten._local_scalar_dense.default), "CUDA")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # kernels of torch are replaced
-        for names, policy in ((LOWER, "lower"), (FULL, "full"), (WIDEST, "widest")):
-            for name in names.split():
-                makers.impl(name, _cast(named(name), policy), "AutocastCUDA")
-        makers.impl("binary_cross_entropy", _refused, "AutocastCUDA")
     _kept.extend((guard, library, guards, makers))
 
 

@@ -25,7 +25,6 @@ from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
 from promptccd.methods.orca import LOGIT_SCALE, ORCAModel, ORCAObjective, same_category
 from promptccd.methods.simgcd import SimGCDModel
 from promptccd.models.backbone import blocks_of
-from promptccd.training.stage_trainer import restore_snapshot, snapshot
 from tests.conftest import TINY_HEAD, fresh
 from tests.methods.steps import begun, drawn, objective_of
 from tests.order_one import fill
@@ -179,15 +178,6 @@ def test_a_partner_is_another_image_of_the_category_or_the_image_itself() -> Non
         for image, partner in enumerate(chosen.tolist()):
             seen[image].add(partner)
     assert seen == [{2, 5}, {4}, {0, 5}, {3}, {1}, {0, 2}]
-
-
-def test_a_stage_that_goes_on_inside_an_epoch_has_its_margin(trained: ORCAModel) -> None:
-    learning = [each for each in trained.parameters() if each.requires_grad]
-    trained.margin.fill_(0.25)
-    saved = snapshot(trained, torch.optim.SGD(learning, lr=0.1))
-    trained.margin.fill_(0.4)
-    restore_snapshot(trained, torch.optim.SGD(learning, lr=0.1), saved)
-    assert float(trained.margin) == 0.25
 
 
 @pytest.mark.parametrize("labels", [LABELS, None], ids=["labelled", "unlabelled"])

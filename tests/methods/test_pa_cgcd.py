@@ -76,7 +76,7 @@ def test_the_chance_of_the_lower_gaussian() -> None:
 
 
 def test_a_stage_begins_with_the_same_labels_whenever_it_does_and_leaves_old_rows_alone(
-    trained: PACGCDModel, tmp_path: Path
+    trained: PACGCDModel,
 ) -> None:
     before, features = trained.classifier.weight.detach().clone(), stream()
     begun = []
@@ -93,10 +93,6 @@ def test_a_stage_begins_with_the_same_labels_whenever_it_does_and_leaves_old_row
     assert torch.equal(first.model.classifier.weight, again.model.classifier.weight)
     assert first.model.config.num_classes == NUM_OLD + 2
     assert torch.equal(first.model.classifier.weight[:NUM_OLD], before)
-    first.model.save_pretrained(tmp_path)
-    loaded = PACGCDModel.from_pretrained(tmp_path)
-    assert torch.equal(loaded.classifier.weight, first.model.classifier.weight)
-    assert torch.equal(loaded.feature_deviations, trained.feature_deviations)
 
 
 def test_pseudo_labels_and_new_proxies(trained: PACGCDModel, monkeypatch: pytest.MonkeyPatch) -> None:

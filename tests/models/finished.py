@@ -99,13 +99,18 @@ def _made(method: str, kind: str) -> CategoryDiscoveryModel:
     return model.eval()
 
 
-def write_stage(method: str, folder: Path, kind: str = "dinov2") -> Path:
-    """The same as a checkpoint after a stage that grew it, with the image processor beside it."""
+def stage_of(method: str, kind: str = "dinov2") -> CategoryDiscoveryModel:
+    """The same after a stage that grew it."""
     model = model_of(method, kind)
     if hasattr(model, "class_means"):
         model.remember(model.prototypes[:1].clone())
     if hasattr(model, "grow"):  # classes, or a branch and its clusters
         model.grow(model.prototypes.clone())
-    model.save_pretrained(folder)
+    return model
+
+
+def write_stage(method: str, folder: Path, kind: str = "dinov2") -> Path:
+    """Its checkpoint, with the image processor beside it."""
+    stage_of(method, kind).save_pretrained(folder)
     build_image_processor(ViewOptions(image_size=16, resize_size=18)).save_pretrained(folder)
     return folder

@@ -36,6 +36,7 @@ AFTER_SIX_STEPS = (1, 2)  # of four an epoch; a state is saved after every secon
 VARIANTS: dict[str, Values] = {
     "gcd": {"model": {"variant": "promptccd-gcd"}},
     "replay": {"model": {"variant": "promptccd-gcd"}, "training": {"exemplars_per_class": 4}},
+    "frozen blocks in bfloat16": {"training": {"frozen_precision": "bf16"}},
     "dualprompt": {"model": {"variant": "promptccd-b", "pool": "dualprompt"}},
     "mixture": {"model": {"prompts_at_test": True, "prompts_per_image": 2}},
     "moved prompts": {

@@ -131,14 +131,20 @@ class Reference:
         return viewing.normalise(torch.stack(pairs, dim=1).flatten(0, 1)).double()
 
     def loss(self, pixels: Tensor, labels: Tensor | None, epoch: int) -> Tensor:
+        """What the gradient is of."""
+        return self.terms(pixels, labels, epoch)["loss"]
+
+    def terms(self, pixels: Tensor, labels: Tensor | None, epoch: int) -> Weights:
         """Eq. 5 with the other view as the positive, at stage 0 mixed with that of labels, and what prompts add."""
         features, added = self.forward(self.w, pixels, epoch >= self.t.prompt_warmup_epochs)
         z, rows = self.nets.project(self.w, features), torch.arange(len(pixels))
-        loss = eq5(z, rows[:, None] == rows.roll(len(rows) // 2), self.t.temperature_unsupervised)
+        alike = rows[:, None] == rows.roll(len(rows) // 2)
+        terms = {"info_nce": eq5(z, alike, self.t.temperature_unsupervised)}
+        loss, share = terms["info_nce"], self.t.supervised_weight
         if labels is not None:
-            share = self.t.supervised_weight
-            loss = (1 - share) * loss + share * self.supervised(z, labels)
-        return loss + sum(added.values())
+            terms["supervised"] = self.supervised(z, labels)
+            loss = (1 - share) * loss + share * terms["supervised"]
+        return terms | added | {"loss": loss + sum(added.values())}
 
     def supervised(self, z: Tensor, labels: Tensor) -> Tensor:
         """Eq. 5 with the label as what is alike."""

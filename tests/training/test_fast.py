@@ -1,25 +1,22 @@
 """Cheaper ways to run plain blocks: the [CLS] row, copies of frozen blocks, and compiled steps."""
 
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from promptccd import GCDModel
-from promptccd.methods.promptccd import MixtureObjective
+from promptccd import GCDModel, PromptCCDModel
+from promptccd.data.readable import StageImages
+from promptccd.methods import Objective, Rows
 from promptccd.models.backbone import blocks_of, embed, run_block, run_prefix
 from promptccd.training.fast import FrozenBlock, fast, is_plain
-from promptccd.training.recipe import Recipe
-from tests.conftest import resumable_recipe
+from promptccd.training.options import TrainingArguments
 from tests.messages import TEXT
 from tests.models.finished import BACKBONES, model_of, some_methods
-from tests.runs.test_resume import stage_hashes
-from tests.runs.test_variants import Signals, listen, train_through_signals
+from tests.training.test_stage_trainer import trainer_of
 
 
 def draw_weights(module: nn.Module) -> None:
@@ -174,37 +171,18 @@ def test_nothing_that_is_saved_knows_of_copies(tmp_path: Path) -> None:
     assert torch.equal(run_prefix(model.backbone, tokens, rotation), plain)
 
 
-@pytest.mark.slow
-def test_a_run_with_frozen_blocks_in_bfloat16(
-    image_folder: Path,
-    tiny_backbone: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_steps_use_copies_and_what_ends_a_stage_does_not(
+    model: PromptCCDModel, unlabelled: StageImages
 ) -> None:
-    """Steps use copies, and what ends a stage does not; a kill changes no byte."""
-    inside: list[bool] = []
-    at_the_end: list[bool] = []
-    loss, end = MixtureObjective.losses, MixtureObjective.end_stage
+    class Watched(Objective):
+        def losses(self, rows: Rows) -> dict[str, Tensor]:
+            seen.append(self.model.backbone.fast_blocks.copies.keys())
+            return super().losses(rows)
 
-    def noted(*args: Any) -> dict[str, Tensor]:
-        inside.append(bool(args[0].model.backbone.fast_blocks.copies))
-        return loss(*args)
+        def end_stage(self) -> None:
+            seen.append(self.model.backbone.fast_blocks)
 
-    def noted_end(objective: MixtureObjective) -> None:
-        at_the_end.append(objective.model.backbone.fast_blocks is None)
-        end(objective)
-
-    monkeypatch.setattr(MixtureObjective, "losses", noted)
-    monkeypatch.setattr(MixtureObjective, "end_stage", noted_end)
-    for name in ("whole", "stopped"):
-        AcceleratorState._reset_state(reset_partial_state=True)
-        values = resumable_recipe(image_folder, tiny_backbone, tmp_path / name)
-        values["training"] |= {"frozen_precision": "bf16", "epochs": 2, "save_minutes": 0.0}
-        if name == "stopped":
-            listen(Signals(every=7, numbers=[signal.SIGTERM]), monkeypatch)
-        _, stops = train_through_signals(Recipe.from_dict(values))
-    assert any(stops), "no interruption was in the middle of an epoch"
-    assert inside and all(inside)
-    assert at_the_end == [True] * 8
-    assert stage_hashes(tmp_path / "whole") == stage_hashes(tmp_path / "stopped")
+    seen: list[Any] = []
+    arguments = TrainingArguments(epochs=1, batch_size=len(unlabelled), frozen_precision="bf16")
+    trainer_of(model, unlabelled, Watched, arguments).train()
+    assert seen == [{0}, None]

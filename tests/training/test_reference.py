@@ -3,7 +3,6 @@
 import copy
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import TINY_HEAD
 from tests.order_one import LIVELY_BACKBONE, drawn, fill, lively_backbone
 from tests.training.reference import NATIVE, HappyReference, Reference, SimGCDReference
-from tests.training.reference_networks import PARTS, POOL, Networks, Weights, eq5
+from tests.training.reference_networks import PARTS, POOL, Weights
 
 Values = dict[str, Any]
 
@@ -250,39 +249,22 @@ def labelling() -> dict[str, Tensor]:
     }
 
 
-def networks_of(model: CategoryDiscoveryModel, options: dict[str, Any]) -> tuple[Networks, Weights]:
-    """The reference's networks over the same weights, in float64, and the weights that learn."""
-    nets = Networks(copy.deepcopy(model.backbone), SimpleNamespace(**options))
-    w = {name: value.detach().double() for name, value in model.state_dict().items()}
-    nets.pretrained = dict(w)
+def reference_of_step(method: str, model: CategoryDiscoveryModel) -> Reference:
+    """The reference over the same weights, in float64."""
+    kind, _, options = STEPS[method]
+    backbone, start = copy.deepcopy(model.backbone), model.state_dict()
+    reference = Reference(kind, backbone, start, ViewOptions(**VIEWS), options, vars(ARGUMENTS))
     if hasattr(model, "pretrained_block"):
-        last = {
-            f"backbone.encoder.layer.2.{name}": value
+        reference.nets.pretrained |= {
+            f"backbone.encoder.layer.2.{name}": value.double()
             for name, value in model.pretrained_block.state_dict().items()
         }
-        nets.pretrained |= {name: value.double() for name, value in last.items()}
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            w[name].requires_grad_()
+        reference.w[name].requires_grad_(parameter.requires_grad)
     if model.mixture is not None:
-        nets.mixture = tuple(model.mixture.buffers())
-    nets.parts_fit = model.part_labeller
-    return nets, w
-
-
-def terms_of(
-    method: str, nets: Networks, w: Weights, pixels: Tensor, prompted: bool, labelled: bool
-) -> dict[str, Tensor]:
-    """Every term by name, weighted as it enters the loss."""
-    features, added = getattr(nets, STEPS[method][0])(w, pixels, prompted)
-    z, rows = nets.project(w, features), torch.arange(10)
-    terms = {"info_nce": eq5(z, rows[:, None] == (rows + 5) % 10, 0.7)}
-    loss = terms["info_nce"]
-    if labelled:
-        both = LABELS.repeat(2)
-        terms["supervised"] = eq5(z, (both[:, None] == both) & (rows[:, None] != rows), 0.3)
-        loss = 0.65 * loss + 0.35 * terms["supervised"]
-    return {**terms, **added, "loss": loss + sum(added.values())}
+        reference.nets.mixture = tuple(model.mixture.buffers())
+    reference.nets.parts_fit = model.part_labeller
+    return reference
 
 
 # Learnt prompts act from the first epoch on; a mixture waits for the end of its warm-up.
@@ -316,8 +298,8 @@ def test_the_loss_and_its_gradient_are_those_of_the_formulas(
         model.freeze()
         model.begin_discovery(lambda: first)
         teacher = {name: value.detach().double() for name, value in first.state_dict().items()}
-    nets, w = networks_of(model, options)
-    nets.teacher = teacher
+    reference = reference_of_step(method, model)
+    reference.nets.teacher = teacher
     views = torch.randn(5, 2, 3, 32, 32, generator=torch_generator("views"))
     labels = LABELS if labelled else None
 
@@ -325,7 +307,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_formulas(
     objective = BY_NAME[variant].objective(model, stage, ARGUMENTS, accelerator=None, plain_features=None)
     prompts = objective.prompted(int(prompted))
     got = objective.losses(Rows.of(model, views, labels, torch.arange(5), prompted=prompts))
-    expected = terms_of(method, nets, w, views.transpose(0, 1).flatten(0, 1).double(), prompted, labelled)
+    expected = reference.terms(views.transpose(0, 1).flatten(0, 1).double(), labels, int(prompted))
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         assert float(value.detach()) > 0.005, name  # nothing hides below a tolerance
@@ -333,7 +315,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_formulas(
 
     learning = {name: value for name, value in model.named_parameters() if value.requires_grad}
     ours = torch.autograd.grad(got["loss"], list(learning.values()))
-    theirs = torch.autograd.grad(expected["loss"], [w[name] for name in learning])
+    theirs = torch.autograd.grad(expected["loss"], [reference.w[name] for name in learning])
     largest = max(float(each.abs().max()) for each in theirs)
     for name, one, other in zip(learning, ours, theirs, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-5 * largest, msg=name)

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import module_from_spec
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -88,24 +87,6 @@ def trainer_of(
         evaluation_view=EvaluationView(build_image_processor(views)),
         accelerator=accelerator_for(arguments, torch.device("cpu")), save=save,
     )  # fmt: skip
-
-
-def test_what_an_objective_takes_the_gradient_of_learns_nothing_in_that_epoch(
-    model: PromptCCDModel, unlabelled: StageImages
-) -> None:
-    class LateHead(Objective):
-        def adjust_gradients(self, epoch: int) -> None:
-            for each in self.model.head.parameters() if epoch == 0 else ():
-                each.grad = None
-
-    heads = [[each.clone() for each in model.head.parameters()]]
-    arguments = TrainingArguments(epochs=2, batch_size=len(unlabelled))
-    trainer_of(
-        model, unlabelled, LateHead, arguments,
-        end_epoch=lambda _: heads.append([each.clone() for each in model.head.parameters()]),
-    ).train()  # fmt: skip
-    same = [all(map(torch.equal, before, after)) for before, after in pairwise(heads)]
-    assert same == [True, False]
 
 
 def test_a_model_answers_in_its_own_precision_after_mixed_precision(
