@@ -183,14 +183,6 @@ def test_bare_backbone_gives_its_class_token_of_the_view_beside_it(backbone_fold
     assert load_embedder(copied)[1](Image.new("RGB", (30, 20))).shape == (3, 8, 8)
 
 
-def test_no_model_is_said(tmp_path):
-    with pytest.raises(RunError, match=TEXT["nothing-is-at-nowhere"]):
-        load_embedder(tmp_path / "nowhere")
-    (tmp_path / "config.json").write_text('{"model_type": "dinov2", "hidden_size": 32}')
-    with pytest.raises(RunError, match=TEXT["cannot-load-a-backbone-from"]):
-        load_embedder(tmp_path)
-
-
 # Features that another model computed: sounds, texts and images become groups that last over weeks
 
 

@@ -173,7 +173,7 @@ class Embedder:
         batch_size: int | None = None,
         precision: Precision = "auto",
     ):
-        self.model, self.view, self._fills = model, view, False
+        self.model, self.view = model, view
         self._seen = SeenFiles()
         self.batch_size = batch_size or (BATCH_SIZE if model.device.type == "cpu" else GPU_BATCH_SIZE)
         self.precision = resolve_precision(precision, model.device)
@@ -224,19 +224,17 @@ class Embedder:
 
     def finish(self, num_images: int) -> None:
         """Compute the features of the last views, of so many images in all, and store them."""
-        self._fills |= num_images >= self.batch_size
-        self._compute_waiting()
+        self._compute_waiting(fills=num_images >= self.batch_size)
         self._store()
 
     @torch.no_grad()
-    def _compute_waiting(self) -> None:
+    def _compute_waiting(self, fills: bool = False) -> None:
         if not self._waiting:
             return
         files, views = zip(*self._waiting, strict=True)
         self._waiting.clear()
         pixels, was_training, count = torch.stack(views), self.model.training, len(files)
-        self._fills |= count == self.batch_size
-        if self._fills:  # a shorter batch rounds otherwise, and where it stands must not matter
+        if fills:  # a shorter batch rounds otherwise, and where it stands must not matter
             pixels = torch.cat([pixels, pixels[-1:].expand(self.batch_size - count, -1, -1, -1)])
         self.model.eval()
         forward = partial(_forward, self.model, self.view, precision=self.precision)
