@@ -65,11 +65,6 @@ def jpeg(image: Image.Image, orientation: int = 1, **options: object) -> bytes:
     return content[:2] + b"".join(said) + content[2:] + f"{MARKER}-behind".encode()
 
 
-def several_in_one(image: Image.Image) -> bytes:
-    """A second picture in the same file, as phones store depth."""
-    return encoded(image, "MPO", save_all=True, append_images=[pixels(99)], exif=exif()) + jpeg(pixels(98))
-
-
 def png_chunk(name: bytes, body: bytes) -> bytes:
     """A chunk with its sum."""
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
@@ -122,7 +117,10 @@ TELLING: dict[str, tuple[str, Callable[[Image.Image], bytes]]] = {
     "jpeg on its side": (".jpg", lambda image: jpeg(image, 6)),
     "grey jpeg": (".jpg", lambda image: jpeg(image.convert("L"))),
     "cmyk jpeg": (".jpg", lambda image: jpeg(image.convert("CMYK"))),
-    "several in one": (".jpg", several_in_one),
+    "several in one": (  # as phones store depth
+        ".jpg",
+        lambda image: encoded(image, "MPO", save_all=True, append_images=[pixels(99)], exif=exif()) + jpeg(pixels(98)),
+    ),
     "png": (".png", png),
     "png on its side": (".png", lambda image: png(image, 6)),
     "palette png": (".png", lambda image: png(image.quantize(8))),
@@ -134,7 +132,7 @@ TELLING: dict[str, tuple[str, Callable[[Image.Image], bytes]]] = {
     "tiff": (".tif", saved("TIFF", tiffinfo={270: f"{MARKER}-title", 315: f"{MARKER}-artist"})),
     "avif": (".avif", saved("AVIF", exif=exif(), xmp=XMP)),
     "bmp": (".bmp", saved("BMP")),
-}
+}  # fmt: skip
 
 
 def album(number: int, kinds: list[str]) -> list[tuple[str, bytes]]:

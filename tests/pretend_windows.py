@@ -313,18 +313,13 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
 
     reserved = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
 
-    def refused_part(path: Any) -> str:
+    def require_name(path: Any) -> None:
         for part in os.fsdecode(path).split("/"):
             if part in ("", ".", ".."):
                 continue
             strange = set(part) & set('<>:"|?*\\') or any(ord(each) < 32 for each in part)
             if strange or part.endswith((" ", ".")) or part.partition(".")[0].rstrip().lower() in reserved:
-                return part
-        return ""
-
-    def require_name(path: Any) -> None:
-        if part := refused_part(path):
-            refuse(f"a name {part!r}", os_error(errno.EINVAL, 123, path))
+                refuse(f"a name {part!r}", os_error(errno.EINVAL, 123, path))
 
     def p_builtin_open(
         file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None,

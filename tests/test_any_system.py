@@ -21,13 +21,10 @@ def test_a_project_from_windows_is_opened_corrected_and_found_again(tmp_path, ca
     write_pictures(album / "deep", [1], per_category=4)
     assert main(["discover", "photographs", str(album), "--out", out]) == 0
     kept = tmp_path / "groups/.promptccd"
-
-    def on_windows(path: str) -> str:
-        return str(there.joinpath(*Path(path).relative_to(album).parts))
-
     with closing(sqlite3.connect(kept / SEEN)) as database:
         paths = [path for (path,) in database.execute("select path from file")]
-        renamed = [(on_windows(path.decode()).encode(), path) for path in paths]
+        parts = [Path(path.decode()).relative_to(album).parts for path in paths]
+        renamed = [(str(there.joinpath(*of)).encode(), path) for of, path in zip(parts, paths, strict=True)]
         database.executemany("update file set path = ? where path = ?", renamed)
         database.commit()
     record = json.loads((kept / "project.json").read_text())

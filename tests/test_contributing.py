@@ -10,21 +10,15 @@ from tests.test_structure import ORDER, SOURCE, defined_in, imported
 MOST_CONCEPTS, MOST_FILES = 9, 3
 
 
-def folders() -> set[str]:
-    """All folders of modules, as the map writes them."""
-    return {f"{path.parent.relative_to(SOURCE).as_posix()}/" for path in SOURCE.rglob("__init__.py")} - {"./"}
-
-
-def test_arrows_are_those_that_are_checked() -> None:
-    arrows, _ = blocks(section("The map"))
+def test_arrows_are_those_that_are_checked_and_every_folder_has_its_line_in_their_order() -> None:
+    arrows, lines = blocks(section("The map"))
     assert [re.findall(r"\w+", each) for each in arrows.split("->")] == ORDER
-
-
-def test_every_folder_has_its_line_in_the_order_of_the_arrows() -> None:
-    _, lines = blocks(section("The map"))
     named = [line.split()[0] for line in lines.splitlines()]
     files = {path.name for path in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py"}
-    assert set(named) == folders() | files
+    folders = {f"{path.parent.relative_to(SOURCE).as_posix()}/" for path in SOURCE.rglob("__init__.py")} - {
+        "./"
+    }
+    assert set(named) == folders | files
     assert len(named) == len(set(named))
     top = [name.removesuffix("/").removesuffix(".py") for name in named if name.count("/") < 2]
     assert top == [name for rank in ORDER for name in rank]

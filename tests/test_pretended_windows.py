@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TINY_BACKBONE
+from tests.data.layouts import written
 from tests.discovery.conftest import write_pictures
 from tests.messages import TEXT
 from tests.pretend_windows import OURS, environment, refused
@@ -159,12 +160,10 @@ assert systems.available_cores() == os.cpu_count() and systems.free_memory() > 1
 
 
 def test_nothing_is_opened_through_links_and_junctions_but_placeholders_are(windows):
-    (windows.disk / "real").write_text("mine")
     (windows.disk / "folder").mkdir()
-    for name in ("placeholder.txt", "deduplicated.txt"):
-        (windows.disk / name).write_text("from a cloud")
-    for name, leads in {"link": "real", "dangling": "none", "junction": "folder"}.items():
-        (windows.disk / name).symlink_to(windows.disk / leads)
+    files = {"real": "mine", "placeholder.txt": "from a cloud", "deduplicated.txt": "from a cloud"}
+    links = {"link": "real", "dangling": "none", "junction": "folder"}
+    written(windows.disk, files | {name: windows.disk / leads for name, leads in links.items()})
     windows.run(
         r"""
 for name in ("link", "dangling", "junction"):

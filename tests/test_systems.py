@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -17,11 +18,8 @@ from promptccd import systems
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems are pretended on Linux")
 
 
-def refusing(number: int) -> object:
-    def refuse(*given: object, **named: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return refuse
+def refusing(number: int) -> Mock:
+    return Mock(side_effect=OSError(number, os.strerror(number)))
 
 
 def test_files_are_opened_for_those_whom_the_umask_lets_and_a_link_is_linked(tmp_path: Path) -> None:
@@ -81,19 +79,15 @@ def test_only_what_this_user_has_alone_is_private(tmp_path, monkeypatch):
     ],
 )
 def test_a_file_is_shown_by_the_program_of_each_system(platform, command, monkeypatch):
-    started, waited = list[list[str]](), threading.Event()
-
-    def start(words: list[str], **options: object) -> SimpleNamespace:
-        started.append(words)
-        assert options == dict.fromkeys(("stdin", "stdout", "stderr"), systems.subprocess.DEVNULL)
-        return SimpleNamespace(wait=waited.set)
-
+    waited = threading.Event()
+    started = Mock(return_value=SimpleNamespace(wait=waited.set))
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(systems.shutil, "which", lambda name: f"/bin/{name}" if name == command[0] else None)
-    monkeypatch.setattr(systems.subprocess, "Popen", start)
+    monkeypatch.setattr(systems.subprocess, "Popen", started)
     assert systems.has_shown(Path("/album/a.jpg")) is True
     assert waited.wait(10)
-    assert started == [[f"/bin/{command[0]}", *command[1:]]]
+    nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), systems.subprocess.DEVNULL)
+    started.assert_called_once_with([f"/bin/{command[0]}", *command[1:]], **nowhere)
     monkeypatch.setattr(systems.shutil, "which", lambda name: None)
     assert systems.has_shown(Path("/album/a.jpg")) is False
 

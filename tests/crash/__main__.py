@@ -1,12 +1,10 @@
-"""Kill the commands: ``python -m tests.crash [--points N]``; exit code 1 if one did not recover."""
+"""Kill the commands: ``python -m tests.crash [POINTS [SEED]]``; exit code 1 if one did not recover."""
 
-import argparse
 import itertools
 import os
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,17 +150,13 @@ def _differences(wanted: dict[str, bytes], found: dict[str, bytes]) -> list[str]
     ]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print a line for each command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.crash")
-    parser.add_argument("--points", type=int, help="at most so many of each command, drawn (default: all)")
-    parser.add_argument("--seed", type=int, default=1, help="of the drawing")
-    options = parser.parse_args(argv)
+def main(points: int | None = None, seed: int = 1) -> int:
+    """Print a line for each command, which is killed at so many points, drawn by the seed (default: all)."""
     with Hub() as hub, tempfile.TemporaryDirectory() as root:
         shop = Workshop(Path(root), hub)
-        went_well = [Kills(shop, command).went_well(options.points, options.seed) for command in COMMANDS]
+        went_well = [Kills(shop, command).went_well(points, seed) for command in COMMANDS]
     return int(not all(went_well))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -29,43 +29,25 @@ from pathlib import Path
 from tests.processes import processes_of
 
 MACHINE = "x86_64"  # whose numbers these are
-# By number: the name, and which arguments name what is changed. A file descriptor, or (folder or None, path).
+# By which arguments name what is changed, a file descriptor, or (folder or None, path): names and numbers.
 Where = int | tuple[int | None, int]
-CALLS: dict[int, tuple[str, tuple[Where, ...]]] = {
-    1: ("write", (0,)),
-    18: ("pwrite64", (0,)),
-    20: ("writev", (0,)),
-    296: ("pwritev", (0,)),
-    328: ("pwritev2", (0,)),
-    40: ("sendfile", (0,)),
-    326: ("copy_file_range", (2,)),
-    77: ("ftruncate", (0,)),
-    285: ("fallocate", (0,)),
-    91: ("fchmod", (0,)),
-    190: ("fsetxattr", (0,)),
-    2: ("open", ((None, 0),)),
-    257: ("openat", ((0, 1),)),
-    85: ("creat", ((None, 0),)),
-    76: ("truncate", ((None, 0),)),
-    82: ("rename", ((None, 0), (None, 1))),
-    264: ("renameat", ((0, 1), (2, 3))),
-    316: ("renameat2", ((0, 1), (2, 3))),
-    83: ("mkdir", ((None, 0),)),
-    258: ("mkdirat", ((0, 1),)),
-    84: ("rmdir", ((None, 0),)),
-    87: ("unlink", ((None, 0),)),
-    263: ("unlinkat", ((0, 1),)),
-    86: ("link", ((None, 1),)),
-    265: ("linkat", ((2, 3),)),
-    88: ("symlink", ((None, 1),)),
-    266: ("symlinkat", ((1, 2),)),
-    90: ("chmod", ((None, 0),)),
-    268: ("fchmodat", ((0, 1),)),
-    280: ("utimensat", ((0, 1),)),
-    188: ("setxattr", ((None, 0),)),
-    44: ("sendto", (0,)),
-    45: ("recvfrom", (0,)),
-}
+_BY_PLACE: dict[tuple[Where, ...], dict[str, int]] = {
+    (0,): {
+        "write": 1, "pwrite64": 18, "writev": 20, "pwritev": 296, "pwritev2": 328, "sendfile": 40, "ftruncate": 77,
+        "fallocate": 285, "fchmod": 91, "fsetxattr": 190, "sendto": 44, "recvfrom": 45,
+    },
+    (2,): {"copy_file_range": 326},
+    ((None, 0),): {
+        "open": 2, "creat": 85, "truncate": 76, "mkdir": 83, "rmdir": 84, "unlink": 87, "chmod": 90, "setxattr": 188,
+    },
+    ((0, 1),): {"openat": 257, "mkdirat": 258, "unlinkat": 263, "fchmodat": 268, "utimensat": 280},
+    ((None, 0), (None, 1)): {"rename": 82},
+    ((0, 1), (2, 3)): {"renameat": 264, "renameat2": 316},
+    ((None, 1),): {"link": 86, "symlink": 88},
+    ((2, 3),): {"linkat": 265},
+    ((1, 2),): {"symlinkat": 266},
+}  # fmt: skip
+CALLS = {number: (name, place) for place, of in _BY_PLACE.items() for name, number in of.items()}
 _OPENING = {2: 1, 257: 2}  # the argument that holds the flags; reading is not asked about
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _DATA = (1, 18)  # write and pwrite64, which can be cut short

@@ -240,10 +240,6 @@ def _half_known(start: Path) -> dict[str, dict[str, bytes]]:
     return {"user/run-stage0": {"README.md": f"{card}\n## Field notes\n".encode(), "config.json": b"{}"}}
 
 
-def _words(*words: str) -> Callable[[Path], list[str]]:
-    return lambda start: list(words)
-
-
 def _merge(start: Path) -> list[str]:
     first, second = _new(start / "out")[:2]
     return ["categories", "out", "merge", str(first), str(second)]
@@ -253,21 +249,21 @@ BACKBONE = "{hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 4, imag
 
 # A correction is a transaction, whichever it is: one of a discovery, and one of a stage, stand for all.
 COMMANDS = [
-    Command("discover", _words("discover", "stage0", "../inputs/more", "--out", "out"), "grouped", ["out"]),
-    Command("discover --export", _words(*DISCOVER, *EXPORTS), "exported", ["out"]),
-    Command("discover --adapt", _words(*DISCOVER, "--adapt", "--epochs", "1", *EXPORTS), "stage", ["out"]),
-    Command("push", _words("push", "run"), "run", ["run"], _half_known),
-    Command("train --push_to_hub", _words(*TRAIN, "--push_to_hub", "true"), "nothing", ["run"]),
+    Command("discover", lambda _: ["discover", "stage0", "../inputs/more", "--out", "out"], "grouped", ["out"]),
+    Command("discover --export", lambda _: [*DISCOVER, *EXPORTS], "exported", ["out"]),
+    Command("discover --adapt", lambda _: [*DISCOVER, "--adapt", "--epochs", "1", *EXPORTS], "stage", ["out"]),
+    Command("push", lambda _: ["push", "run"], "run", ["run"], _half_known),
+    Command("train --push_to_hub", lambda _: [*TRAIN, "--push_to_hub", "true"], "nothing", ["run"]),
     Command(
         "sweep",
-        _words(
+        lambda _: [
             "sweep", "--config", "../inputs/promptccd.json", "../inputs/promptccd-gcd.json", "--seeds", "1",
             "--out", "sweep", "--baselines", "--backbone", "none", "--pretraining.epochs", "1",
             "--backbone_config", BACKBONE,
-        ),
+        ],
         "nothing",
         ["sweep"],
     ),
     Command("categories merge (a discovery)", _merge, "grouped", ["out"]),
-    Command("categories undo (a stage)", _words("categories", "run/stage1", "undo"), "run, edited", ["run"]),
+    Command("categories undo (a stage)", lambda _: ["categories", "run/stage1", "undo"], "run, edited", ["run"]),
 ]  # fmt: skip

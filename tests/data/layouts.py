@@ -1,7 +1,5 @@
 """Folders, lists and data sets as people have them: each is written from numbered images."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
@@ -54,10 +52,8 @@ def categories(
     folder: Path, names: Iterable[str] = KINDS, each: int = 2, first: int = 0, file: str = "{}.png"
 ) -> Path:
     """A folder per category, whose files are called after their numbers."""
-    places = {
-        first + place * each + number: name for place, name in enumerate(names) for number in range(each)
-    }
-    return written(folder, {f"{name}/{file.format(image)}": image for image, name in places.items()})
+    images = enumerate((name for name in names for _ in range(each)), first)
+    return written(folder, {f"{name}/{file.format(number)}": number for number, name in images})
 
 
 def among(files: Mapping[str, Content], **form: Any) -> Make:
@@ -73,14 +69,9 @@ def listed(
     more: Iterable[str] = (),
 ) -> Path:
     """A list of images in ``photos``; `more` are further lines."""
-    stream = io.StringIO()
-    rows = csv.writer(stream, lineterminator="\r\n")
-    rows.writerow(head.split(","))
-    for number, label in enumerate(labels):
-        put(folder / "photos" / f"{number}.png", number)
-        rows.writerow([path.format(number), *label.split(",")])
-    text = stream.getvalue() + "".join(f"{each}\r\n" for each in more)
-    return put(folder / "list.csv", text.encode())
+    rows = [f"{path.format(number)},{label}" for number, label in enumerate(labels)]
+    written(folder, {f"photos/{number}.png": number for number in range(len(rows))})
+    return put(folder / "list.csv", "".join(f"{each}\r\n" for each in (head, *rows, *more)))
 
 
 def table(labels: Sequence[int], first: int = 0, **more: list[Any]) -> Dataset:

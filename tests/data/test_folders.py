@@ -17,7 +17,7 @@ from promptccd.discovery.intake.archives import ArchiveSource
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
-from tests.data.layouts import MASKS, TASKS, categories, masked, picture, put, tree
+from tests.data.layouts import MASKS, TASKS, categories, masked, picture, put, tree, written
 from tests.messages import TEXT
 
 
@@ -32,12 +32,8 @@ def read(folder: Path, roots: Sequence[Path] = ()) -> tuple[list[Row], FolderFil
 def test_links_are_followed_inside_and_where_a_person_allows_it(tmp_path: Path) -> None:
     pool = categories(tmp_path / "pool", ("a", "b"), each=3)
     folder = categories(tmp_path / "photos", ("own",), each=3)
-    (folder / "own" / "again.png").symlink_to("0.png")
-    (folder / "shared").symlink_to(pool / "a")
-    (folder / "farm").mkdir()
-    for number in range(3):
-        (folder / "farm" / f"{number}.png").symlink_to(pool / "b" / f"{3 + number}.png")
-    (folder / "alias").symlink_to("own")
+    written(folder, {"own/again.png": Path("0.png"), "alias": Path("own"), "shared": pool / "a"})
+    written(folder, {f"farm/{number}.png": pool / f"b/{number}.png" for number in (3, 4, 5)})
     for roots, more in (([], {}), ([pool], {"farm": 3, "shared": 3})):
         assert Counter(name for _, name, _ in read(folder, roots)[0]) == {"alias": 4, "own": 4, **more}
     stages = StageStream.from_dataset(str(folder), class_blocks=[2, 1, 1], image_roots=[pool])
@@ -160,8 +156,7 @@ IN_FOLDERS = {
 def test_what_lies_beside_photographs_is_called_what_it_is(packed: bool, tmp_path: Path) -> None:
     """A folder names the folders that it does not search; an archive has members alone."""
     place, expected = tmp_path / "set", SIDE_FILES | (IN_FOLDERS if packed else {})
-    for number, name in enumerate(["a/IMG_1.jpg", *expected]):
-        put(place / name, picture(number))
+    written(place, {name: number for number, name in enumerate(["a/IMG_1.jpg", *expected])})
     if packed:
         with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
             for file in sorted(place.rglob("*.*")):

@@ -94,10 +94,6 @@ def _described(opened: ImageRows, layout: Layout) -> dict[str, Any]:
 
 
 def _number(image: Mapping[str, Any]) -> int | str:
-    content = image["bytes"]
-    if content is None:
-        path = Path(image["path"])
-        if not path.exists():
-            return "missing"
-        content = path.read_bytes()
-    return NUMBERS.get(content, "no image")
+    if (content := image["bytes"]) is None and not Path(image["path"]).exists():
+        return "missing"
+    return NUMBERS.get(Path(image["path"]).read_bytes() if content is None else content, "no image")

@@ -30,7 +30,7 @@ from promptccd.images.decode import DecodedImage, Status, Verdict
 from promptccd.images.rendering import Rendering
 from promptccd.training.progress import progress_bar
 from tests.conftest import coloured_images
-from tests.data.layouts import put
+from tests.data.layouts import written
 from tests.images.test_decode import encoded, oriented, photograph
 from tests.messages import TEXT
 
@@ -105,25 +105,10 @@ def test_views_of_what_is_kept_are_those_of_the_image(
     assert set(kinds) == {Image.Image if where == "nowhere" else np.ndarray}, "of every size"
 
 
-def test_every_image_is_decoded_once_for_all_seeds_and_starts(
+def test_images_are_decoded_once_for_each_size_and_decoding_and_all_seeds_and_crops(
     tmp_path: Path, decoded: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "promptccd.data.readable")
-    table = plain_table()
-    first = stages_of(table)
-    decoded.clear()
-    read(first, ImageCache(SMALL, tmp_path))
-    assert sorted(decoded) == list(range(12))
-    assert TEXT["copies-of-12-images-are-stored"].format(tmp_path) in caplog.text
-    assert caplog.text.count("are stored in") == 1, "by all stages"
-    for seed in (1, 2):  # another seed puts them into other stages
-        again = stages_of(table, seed)
-        decoded.clear()
-        read(again, ImageCache(SMALL, tmp_path))
-        assert decoded == []
-
-
-def test_another_size_and_another_decoding_are_another_cache(tmp_path: Path, decoded: list[int]) -> None:
     table = plain_table()
     for options, more in (
         (SMALL, {}),
@@ -134,18 +119,21 @@ def test_another_size_and_another_decoding_are_another_cache(tmp_path: Path, dec
         stages = StageStream.from_dataset(table, class_blocks=[1, 1], **more)
         decoded.clear()
         read(stages, ImageCache(options, tmp_path))
-        assert len(decoded) == 12
+        assert sorted(decoded) == list(range(12))
+    assert TEXT["copies-of-12-images-are-stored"].format(tmp_path) in caplog.text
+    assert caplog.text.count("are stored in") == 4, "once by all stages"
     assert len([*tmp_path.glob("*.arrow")]) == 4
-    stages = stages_of(table)
-    decoded.clear()
-    read(stages, ImageCache(ViewOptions(image_size=20, resize_size=32), tmp_path))
-    assert not decoded, "another crop is cut from the same copies"
+    # Another seed puts them into other stages; another crop is cut from the same copies.
+    for seed, crop in ((1, 28), (2, 28), (1, 20)):
+        stages = stages_of(table, seed)
+        decoded.clear()
+        read(stages, ImageCache(ViewOptions(image_size=crop, resize_size=32), tmp_path))
+        assert decoded == []
 
 
 def folder_of(place: Path, count: int = 12) -> Path:
-    for each in range(count):
-        put(place / "ba"[each % 2] / f"{each:02}.bmp", encoded(noise(40 + each, 40), "BMP"))
-    return place
+    files = {each: encoded(noise(40 + each, 40), "BMP") for each in range(count)}
+    return written(place, {f"{'ba'[each % 2]}/{each:02}.bmp": content for each, content in files.items()})
 
 
 @pytest.mark.parametrize("how", ["time", "end", "longer"])
@@ -308,11 +296,8 @@ def with_copies(pairs: dict[int, int]) -> Dataset:
 
 def samples(stage: int, category: int, count: int) -> list[int]:
     """So many of the coloured images of a category that the split gives a stage."""
-    return [
-        sample
-        for sample in stages_of(IMAGES, blocks=(2, 1))[stage].sample_ids.tolist()
-        if sample % 3 == category
-    ][:count]
+    ids = stages_of(IMAGES, blocks=(2, 1))[stage].sample_ids
+    return ids[ids % 3 == category][:count].tolist()
 
 
 def read_stage(table: Dataset, stage: int = 0, **options: object) -> StageImages:

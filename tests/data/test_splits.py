@@ -183,7 +183,7 @@ def test_what_people_give_instead_of_a_data_set_is_told_what_to_give() -> None:
 FIVE = [80, 5, 5, 5, 5]
 
 
-def test_counts_of_the_setting() -> None:
+def test_sessions_have_the_counts_of_the_setting_and_draw_novel_images_again() -> None:
     """32,000 labelled; 2,000 known images a session beside 1,500 novel ones more each time."""
     labels, split = cut(FIVE, 500, "sessions")
     assert [len(ids) for ids in split.sample_ids] == [32000, 3500, 5000, 6500, 8000]
@@ -195,15 +195,12 @@ def test_counts_of_the_setting() -> None:
         sizes = np.bincount(labels[ids], minlength=100)
         assert set(sizes[:80]) == {25}
         assert set(sizes[80:]) <= {0, 300}
-
-
-def test_known_images_stand_once_and_novel_ones_recur() -> None:
-    labels, split = cut(FIVE, 50, "sessions")
+    # Known images stand once, and novel ones recur.
     ids = [rows[labels[rows] < 80] for rows in split.sample_ids]
     together = np.concatenate(ids)
-    assert len(np.unique(together)) == len(together) == 80 * 50
+    assert len(np.unique(together)) == len(together) == 80 * 500
     first_novel = [set(rows[labels[rows] == 80].tolist()) for rows in split.sample_ids[1:]]
-    assert all(len(rows) == 30 for rows in first_novel)
+    assert all(len(rows) == 300 for rows in first_novel)
     assert len({frozenset(rows) for rows in first_novel}) == 4  # every session draws anew
     assert any(one & two for one, two in itertools.pairwise(first_novel))
     for rows in split.sample_ids:

@@ -22,6 +22,7 @@ from promptccd.images.files import read_regular_file
 from promptccd.images.kinds import FEATURES, kind_of
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.rendering import Rendering
+from tests.data.layouts import written
 from tests.messages import TEXT
 from tests.photographs import encoded, png_of
 from tests.photographs import png_chunk as chunk
@@ -201,10 +202,8 @@ GOLDEN = {  # file name -> (content, status, note)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("hostile")
-    for name, (content, _, _) in GOLDEN.items():
-        (path / name).write_bytes(content)
-    return path
+    files = {name: content for name, (content, _, _) in GOLDEN.items()}
+    return written(tmp_path_factory.mktemp("hostile"), files)
 
 
 @pytest.mark.fault(22)
@@ -234,11 +233,9 @@ def pixels_of(decoded: DecodedImage):
 def test_what_is_no_readable_file_is_skipped_without_waiting(tmp_path):
     (tmp_path / "folder.jpg").mkdir()
     os.mkfifo(tmp_path / "pipe.jpg")
-    (tmp_path / "dangling.jpg").symlink_to(tmp_path / "nowhere.jpg")
-    (tmp_path / "good.png").write_bytes(PNG)
-    (tmp_path / "link.png").symlink_to(tmp_path / "good.png")
-    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
-    (tmp_path / "terabyte.png").write_bytes(PNG)
+    links = {"dangling.jpg": "nowhere.jpg", "link.png": "good.png", "loop.png": "loop.png"}
+    linked = {name: tmp_path / target for name, target in links.items()}
+    written(tmp_path, {"good.png": PNG, "terabyte.png": PNG, **linked})
     os.truncate(tmp_path / "terabyte.png", 2**40)  # which no memory can hold
     with pytest.raises(SkippedFileError, match="link, not followed"):
         read_regular_file(tmp_path / "link.png", ByteBudget(IntakeLimits(), "a test"))
@@ -317,8 +314,7 @@ def test_memory_of_bombs_is_bounded(tmp_path):
         "frame.gif": gif([(60000, 60000)]),
         "second frame.gif": gif([(1, 1), (60000, 60000)]),
     }
-    for name, content in bombs.items():
-        (tmp_path / name).write_bytes(content)
+    written(tmp_path, {"plain.png": PNG, **bombs})
     script = textwrap.dedent("""
         import re, sys
         from promptccd.images import decode
@@ -332,9 +328,7 @@ def test_memory_of_bombs_is_bounded(tmp_path):
         decode.decode_image(sys.argv[2])
         print(peak() - before)
     """)
-    paths = [tmp_path / name for name in bombs]
-    (tmp_path / "plain.png").write_bytes(PNG)
-    arguments = [sys.executable, "-c", script, tmp_path / "plain.png", *paths]
+    arguments = [sys.executable, "-c", script, *(tmp_path / name for name in ("plain.png", *bombs))]
     bounded, unbounded = map(int, subprocess.check_output(arguments, text=True).split())
     assert bounded < 20e6
     assert unbounded > 150e6  # the measure does see a bomb that is let through
@@ -361,14 +355,6 @@ def test_values_of_more_than_8_bits_are_scaled_by_the_depth_that_holds_them(bits
             assert found.verdict.note.endswith("scaled to 8 bits")
 
 
-def as_text(tag: int, text: str) -> TiffImagePlugin.ImageFileDirectory_v2:
-    """A tag of TIFF whose number was written as text."""
-    tags = TiffImagePlugin.ImageFileDirectory_v2()
-    tags.tagtype[tag] = TiffTags.ASCII
-    tags[tag] = text
-    return tags
-
-
 DIM = np.linspace(0, 700, 48 * 36).astype(np.uint16).reshape(36, 48)  # needs 10 bits
 
 
@@ -379,7 +365,7 @@ DIM = np.linspace(0, 700, 48 * 36).astype(np.uint16).reshape(36, 48)  # needs 10
         lambda: raw_tiff(DIM, tags={341: 4095}),
         lambda: raw_tiff(np.stack([DIM] * 3, axis=-1), tags={281: 4095}),
         lambda: encoded(Image.fromarray(DIM), "TIFF", tiffinfo={270: '<Pixels SignificantBits="12"/>'}),
-        lambda: encoded(Image.fromarray(DIM), "TIFF", tiffinfo=as_text(281, "4095")),
+        lambda: raw_tiff(DIM, tags={281: "4095"}),
     ],
     ids=["MaxSampleValue", "SMaxSampleValue", "of colours", "SignificantBits", "as a text"],
 )
@@ -414,24 +400,20 @@ def test_a_depth_of_9_to_15_bits_is_one_that_a_file_can_say(largest, own):
 
 
 def raw_tiff(values, *, big_endian=False, tags=None):
-    """An uncompressed TIFF of one strip, with any depth, bands and further tags of one number, unlike Pillow's."""
+    """An uncompressed TIFF of one strip, with any depth, bands and further tags of one value, unlike Pillow's."""
     order, (height, width, bands) = ">" if big_endian else "<", (*values.shape, 1)[:3]
     bits, kind = values.dtype.itemsize * 8, {"u": 1, "i": 2, "f": 3}[values.dtype.kind]
-    numbers = {256: [width], 257: [height], 258: [bits] * bands, 259: [1], 262: [2 if bands > 2 else 1], 277: [bands],
-               278: [height], 279: [values.nbytes], 284: [1], 339: [kind] * bands}  # fmt: skip
-    numbers |= {338: [0] * (bands - 3)} if bands > 3 else {}
-    numbers |= {tag: [each] for tag, each in (tags or {}).items()}
-    start = 8 + 2 + 12 * (len(numbers) + 1) + 4
-    numbers[273] = [start + 2 * sum(map(len, numbers.values()))]
-    entries, extra = b"", b""
-    for tag, listed in sorted(numbers.items()):
-        code = "I" if tag in (273, 279) else "H"
-        raw = struct.pack(f"{order}{len(listed)}{code}", *listed)
-        place = raw.ljust(4, b"\0") if len(raw) <= 4 else struct.pack(order + "I", start + len(extra))
-        extra += raw if len(raw) > 4 else b""
-        entries += struct.pack(order + "HHI", tag, 3 if code == "H" else 4, len(listed)) + place
-    head = (b"MM" if big_endian else b"II") + struct.pack(order + "HIH", 42, 8, len(numbers))
-    head = (head + entries + bytes(4) + extra).ljust(numbers[273][0], b"\0")
+    found = {256: width, 257: height, 258: [bits] * bands, 259: 1, 262: 2 if bands > 2 else 1, 273: 0, 277: bands,
+             278: height, 279: values.nbytes, 284: 1, 339: [kind] * bands}  # fmt: skip
+    found |= ({338: [0] * (bands - 3)} if bands > 3 else {}) | (tags or {})
+    directory = TiffImagePlugin.ImageFileDirectory_v2(prefix=b"MM" if big_endian else b"II")
+    for tag, value in found.items():
+        is_text, is_long = isinstance(value, str), tag in (273, 279)
+        directory.tagtype[tag] = (TiffTags.SHORT, TiffTags.LONG, TiffTags.ASCII)[2 * is_text + is_long]
+        directory[tag] = value
+    head = (
+        directory.prefix + struct.pack(f"{order}HI", 42, 8) + directory.tobytes(8)
+    )  # which places the strip
     return head + values.astype(values.dtype.newbyteorder(order)).tobytes()
 
 

@@ -13,6 +13,7 @@ from promptccd.images import decode
 from promptccd.images.colour import STANDARD
 from promptccd.images.decode import Decoding, Status, Verdict, decode_image
 from promptccd.images.kinds import heif_plugin, is_picture
+from tests.data.layouts import written
 from tests.data.test_folders import read
 from tests.images.test_decode import encoded, oriented, photograph, picture
 from tests.messages import TEXT
@@ -30,19 +31,6 @@ def heic(image: Image.Image, **options: object) -> bytes:
     return stream.getvalue()
 
 
-def slope(width: int, height: int) -> Image.Image:
-    """A picture that is another one however it is turned."""
-    across, down = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
-    return Image.fromarray(np.stack([across, down, across * 0], axis=-1).astype(np.uint8))
-
-
-def exif(orientation: int) -> bytes:
-    tags = Image.Exif()
-    tags[ExifTags.Base.Orientation], tags[ExifTags.Base.Make] = orientation, "Phone"
-    tags.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = "2024:05:01 10:11:12"
-    return tags.tobytes()
-
-
 def differs(first: Image.Image | None, second: Image.Image) -> float:
     assert first is not None
     assert first.size == second.size
@@ -51,9 +39,11 @@ def differs(first: Image.Image | None, second: Image.Image) -> float:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_photograph_is_upright_once(orientation: int) -> None:
-    upright = slope(160, 106)
+    upright, tags = picture(160, 106), Image.Exif()
+    tags[ExifTags.Base.Orientation], tags[ExifTags.Base.Make] = orientation, "Phone"
+    tags.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = "2024:05:01 10:11:12"
     shown = ImageOps.exif_transpose(Image.open(io.BytesIO(oriented("PNG", orientation, upright))))
-    found = decode_image(heic(upright, exif=exif(orientation)))
+    found = decode_image(heic(upright, exif=tags.tobytes()))
     assert found.verdict == Verdict(Status.USED)
     assert differs(found.image, shown) < 3
     assert found.size == shown.size
@@ -90,11 +80,11 @@ def test_colours_are_those_of_its_profile() -> None:
 def test_avif_that_calls_itself_heif_is_avif(heif: str, request: pytest.FixtureRequest) -> None:
     if heif == "without":
         request.getfixturevalue("without_heif")
-    content = encoded(slope(64, 48), "AVIF")
+    content = encoded(picture(64, 48), "AVIF")
     assert b"avif" in content[16:32]  # among the brands that it may be read as
     found = decode_image(content[:8] + b"mif1" + content[12:])
     assert found.verdict == Verdict(Status.USED)
-    assert differs(found.image, slope(64, 48)) < 5
+    assert differs(found.image, picture(64, 48)) < 5
 
 
 @pytest.mark.parametrize("brand", [b"heic", b"heix", b"hevc", b"mif1", b"msf1"])
@@ -110,10 +100,8 @@ def test_without_the_extra_it_is_told_how_it_is_read(brand: bytes, tmp_path: Pat
 def test_a_folder_has_its_photographs_with_and_without(tmp_path: Path, request) -> None:
     place = tmp_path / "photos"
     for number, name in enumerate(("heron", "tit")):
-        (place / name).mkdir(parents=True)
-        (place / name / "a.HEIC").write_bytes(heic(photograph(64 + number, 48)))
-        (place / name / "b.jpg").write_bytes(heic(photograph(96 + number, 48)))  # told by its content
-        photograph(80, 60).save(place / name / "c.png")
+        files = {"a.HEIC": heic(photograph(64 + number, 48)), "c.png": number}
+        written(place / name, files | {"b.jpg": heic(photograph(96 + number, 48))})  # told by its content
     assert len(read(place)[0]) == 6
     request.getfixturevalue("without_heif")
     rows, files = read(place)

@@ -118,18 +118,16 @@ def test_an_edited_file_and_one_coded_without_loss_are_the_same_picture(other: s
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "I;16", "F", "CMYK"])
 def test_turned_pictures_of_every_kind_are_one_and_others_are_not(mode: str) -> None:
     image = photograph((60, 60))
-    if mode == "I;16":
-        image = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
-    elif mode == "F":
-        image = Image.fromarray(np.asarray(image.convert("L"), dtype=np.float32) / 255)
-    else:
-        image = image.convert(mode)
-        if mode == "RGBA":
-            image.putalpha(photograph((60, 60), seed=1).convert("L"))
-    keys = set()
-    for turn in (None, *range(2, 5)):  # ROTATE_90 to ROTATE_270
-        turned = image if turn is None else image.transpose(Image.Transpose(turn))
-        keys.add(seen(saved(turned, "TIFF")).key)
+    grey = np.asarray(image.convert("L"))
+    deep = {"I;16": grey.astype(np.uint16) * 257, "F": grey.astype(np.float32) / 255}
+    image = Image.fromarray(deep[mode]) if mode in deep else image.convert(mode)
+    if mode == "RGBA":
+        image.putalpha(photograph((60, 60), seed=1).convert("L"))
+    turned = [
+        image,
+        *(image.transpose(Image.Transpose(turn)) for turn in range(2, 5)),
+    ]  # by 90 to 270 degrees
+    keys = {seen(saved(each, "TIFF")).key for each in turned}
     assert len(keys) == 1
     assert seen(saved(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), "TIFF")).key not in keys
 

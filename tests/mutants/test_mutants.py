@@ -162,12 +162,6 @@ def test_what_becomes_of_mistakes(toy: Path) -> None:
     assert {(line, operator): verdict for line, operator, verdict in said} == VERDICTS
 
 
-def test_nothing_is_changed_in_texts_and_annotations(toy: Path) -> None:
-    mutants = mutants_of(toy, FILE)
-    assert {each.line for each in mutants}.isdisjoint({1, 11, 12, 13})
-    assert [each.operator for each in mutants if each.line == 21] == ["guard removed"]
-
-
 def test_every_mutant_is_another_program() -> None:
     file = "src/promptccd/evaluation/accuracy.py"
     whole, mutants = (PROJECT.root / file).read_text(encoding="utf-8"), mutants_of(PROJECT.root, file)
@@ -198,10 +192,12 @@ reason = "speed alone"
 """
 
 
-def test_a_listed_mutant_is_not_drawn(toy: Path) -> None:
+def test_nothing_is_changed_in_texts_and_annotations_and_no_listed_mutant_is_drawn(toy: Path) -> None:
     written(toy, {EQUIVALENT: LISTED})
-    left = drawn(Project(toy, "src/toy"), [], None)
-    left_out = [(each.line, each.operator) for each in mutants_of(toy, FILE) if each not in left]
+    mutants, left = mutants_of(toy, FILE), drawn(Project(toy, "src/toy"), [], None)
+    assert {each.line for each in mutants}.isdisjoint({1, 11, 12, 13})
+    assert [each.operator for each in mutants if each.line == 21] == ["guard removed"]
+    left_out = [(each.line, each.operator) for each in mutants if each not in left]
     assert left_out == [
         (3, "4 to 5"), (24, "returns None"), (24, "/ to *"), (24, "2 to 3"), (24, "2 to 1"), (34, "+ to - #2"),
     ]  # fmt: skip
