@@ -224,19 +224,6 @@ def picture(kind: int, number: int, side: int = 32) -> np.ndarray:
     return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
-def album(folder: Path, counts: dict[int, int], first: int) -> Path:
-    """Photographs ``<kind>-<number>.bmp``, with spots of their own: no two are of one moment."""
-    folder.mkdir()
-    for kind, count in counts.items():
-        for number in range(first, first + count):
-            spots = np.random.default_rng([kind, number]).integers(-70, 71, (8, 8, 3))
-            spots = spots.repeat(4, 0).repeat(4, 1)
-            pixels = np.clip(picture(kind, number).astype(int) + spots, 0, 255).astype(np.uint8)
-            # No library chooses the bytes of such a file, and so the key of the image.
-            Image.fromarray(pixels).save(folder / f"{kind}-{number}.bmp", dpi=(72, 72))
-    return folder
-
-
 def corrected(window: Window, do: str, *files: str, **more: Any) -> None:
     """A window of ``promptccd open`` sends a correction of the photographs of these names."""
     names, sent = window.get("names?from=0"), {"do": do, "generation": window.get("state")["generation"]}
@@ -260,8 +247,15 @@ class Groups:
         self.here, self.out, self.texts, self.keys = here, here / "found", Written(), dict[str, str]()
 
     def album(self, name: str, counts: dict[int, int], first: int) -> Path:
-        """See `album`."""
-        folder = album(self.here / name, counts, first)
+        """Photographs ``<kind>-<number>.bmp``, with spots of their own: no two are of one moment."""
+        folder = self.here / name
+        folder.mkdir()
+        for kind, number in ((kind, first + each) for kind, count in counts.items() for each in range(count)):
+            spots = np.random.default_rng([kind, number]).integers(-70, 71, (8, 8, 3))
+            spots = spots.repeat(4, 0).repeat(4, 1)
+            pixels = np.clip(picture(kind, number).astype(int) + spots, 0, 255).astype(np.uint8)
+            # No library chooses the bytes of such a file, and so the key of the image.
+            Image.fromarray(pixels).save(folder / f"{kind}-{number}.bmp", dpi=(72, 72))
         seen = {each.name: look_at(each.read_bytes(), Decoding(10**6), None)[1] for each in folder.iterdir()}
         self.keys |= {each: picture.key for each, picture in seen.items() if picture is not None}
         return folder
@@ -482,6 +476,11 @@ def write_uses(here: Path, run: Path, counted: Path) -> Written:
         ("split.txt", "--config", recipe),
         ("split.json", "--config", recipe, "--seed", 5, "--json"),
         ("parameters.txt", "--config", recipe),
+        *(
+            (f"parameters.{each}.txt", f"{each}-cub")
+            for each in ("promptccd", "promptccd-gcd", "promptccd-pp")
+        ),
+        *((f"parameters.{each}.txt", f"{each}-cub") for each in ("promptccd-b-l2p", "promptccd-b-dp")),
         ("predict.txt", here / "streams", here / "labelled", "--top_k", 2),
         ("predict.json", run, image, "--json"),
         ("explain.txt", run / "stage3", image, "--out", out),

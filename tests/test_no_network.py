@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from datasets import Image as ImageFeature
 
 from tests.conftest import coloured_images, quick_recipe
 from tests.messages import TEXT
@@ -33,9 +32,8 @@ def material(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path) ->
     table.save_to_disk(str(folder / "images"))
     (folder / "album").mkdir()
     (folder / "temporary").mkdir()
-    for row, record in enumerate(table.cast_column("image", ImageFeature(decode=False))):
-        if row < 12:
-            (folder / "album" / f"{row}.png").write_bytes(record["image"]["bytes"])
+    for row in range(12):
+        table[row]["image"].save(folder / "album" / f"{row}.png")
     (folder / "backbone").symlink_to(backbone_folder)
     recipe = quick_recipe(folder / "images", backbone_folder, folder / "run")
     recipe["training"] |= {"epochs": 1, "refit_every": 1, "prompt_warmup_epochs": 0}

@@ -100,16 +100,6 @@ def test_threads_change_no_label(
 
 
 @pytest.mark.slow
-@pytest.mark.fault(14)
-def test_another_seed_changes_the_bytes(quick_values: Values, tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("one", "two", "again")]
-    for folder, seed in zip(folders, (1, 2, 1), strict=True):
-        train_run(changed(quick_values, "training", seed=seed, output_dir=str(folder)))
-    one, two, again = (stage_hashes(folder, 1) for folder in folders)
-    assert one == again != two
-
-
-@pytest.mark.slow
 @pytest.mark.fault(51, 52)
 @pytest.mark.parametrize(
     ("number", "loaders"), [(signal.SIGINT, 0), (signal.SIGTERM, 2)], ids=["ctrl-c", "sigterm to a whole job"]

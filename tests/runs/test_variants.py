@@ -16,7 +16,6 @@ from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-from promptccd.cli.main import main
 from promptccd.errors import InterruptedRunError
 from promptccd.evaluation import ContinualScore
 from promptccd.runs import RunDirectory, RunEvaluation, explain_image, load_model, load_view, train_run
@@ -183,20 +182,3 @@ def test_an_explanation_by_parts_has_a_part_and_prompts_of_it_for_every_patch(tm
     assert found.prompts.shape == found.scores.shape == (2, 2, model.config.prompts_per_patch)
     assert (found.prompts // model.config.pool_size == found.parts[..., None]).all()
     assert found.overlay().size == (336 * 3, 336)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "total"),
-    [
-        ("promptccd-gcd-cub", ("30,162,432", "30,162,432")),
-        ("promptccd-cub", ("30,377,612", "30,469,832")),
-        ("promptccd-b-l2p-cub", ("30,208,512", "30,208,512")),
-        ("promptccd-b-dp-cub", ("30,415,872", "30,415,872")),
-        ("promptccd-pp-cub", ("46,204,832", "31,514,112")),
-    ],
-)
-def test_parameter_table_of_a_recipe(recipe: str, total: tuple[str, str], capsys) -> None:
-    path = Path(__file__).parents[2] / "hub_configs" / f"{recipe}.yaml"
-    assert main(["parameters", str(path)]) == 0
-    together = capsys.readouterr().out.splitlines()[-1]
-    assert all(value in together for value in total), together
