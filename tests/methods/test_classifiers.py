@@ -161,15 +161,6 @@ def test_a_classifier_grows_by_what_is_new_and_old_rows_keep_every_bit(
 LABELS = torch.tensor([2, 0, 2, 1, 0, 2])
 
 
-@pytest.fixture
-def trained(backbone_folder: Path) -> ORCAModel:
-    """A model with a classifier of three classes."""
-    model = fresh(ORCAModel, backbone_folder)
-    model.grow(torch.randn(3, 32, generator=torch_generator("rows")))
-    fill(model, only_learning=True)
-    return model.train()
-
-
 def test_a_partner_is_another_image_of_the_category_or_the_image_itself() -> None:
     seen = [set() for _ in LABELS]
     for step in range(60):
@@ -181,7 +172,10 @@ def test_a_partner_is_another_image_of_the_category_or_the_image_itself() -> Non
 
 
 @pytest.mark.parametrize("labels", [LABELS, None], ids=["labelled", "unlabelled"])
-def test_losses_are_the_formulas(trained: ORCAModel, labels: torch.Tensor | None) -> None:
+def test_losses_are_the_formulas(backbone_folder: Path, labels: torch.Tensor | None) -> None:
+    trained = fresh(ORCAModel, backbone_folder)
+    trained.grow(torch.randn(3, 32, generator=torch_generator("rows")))
+    fill(trained, only_learning=True)
     features = 0.3 * torch.randn(2, 6, 32, generator=torch_generator("features"))
     features += torch.randn(32, generator=torch_generator("mean"))
     labelled = None if labels is None else (features, labels)

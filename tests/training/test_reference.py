@@ -86,7 +86,6 @@ METHODS: dict[str, tuple[str, Values, Values]] = {
     "happy": ("plain", {"variant": "happy", "options": ANSWERS}, CLASSIFIED),
 }
 REFERENCES: dict[str, type[Reference]] = {"simgcd": SimGCDReference, "happy": HappyReference}
-QUICK = ("mixture",)
 
 
 def pictures(num_categories: int, per_category: int) -> Dataset:
@@ -184,7 +183,7 @@ def assert_equal_to(expected: list[Weights], run: Path) -> None:
 
 @pytest.mark.moderate
 @pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in METHODS]
+    "method", [pytest.param(name, marks=() if name == "mixture" else pytest.mark.slow) for name in METHODS]
 )
 def test_parameters_equal_those_of_the_reference(method: str, folder: Path, tmp_path: Path) -> None:
     recipe = recipe_of(method, folder, tmp_path / "run")
