@@ -260,7 +260,7 @@ def test_a_history_ends_as_it_did_and_is_undone_and_redone(name: str) -> None:
         ([(edits.confirm, [*"a"])], "awxyz", "02222"),
         ([(edits.confirm, [*"e"])], "abefg", "11111"),  # two free images of each: the pinned one decides
         # Three free images of one are more than one of the other, whatever is pinned.
-        ([(edits.confirm, [*"eg"])], "abcefg", "000101"),
+        ([(edits.confirm, [*"efg"])], "abcefgh", "0001110"),
         # What people said holds in the next grouping.
         ([(partial(edits.answer, same=False), "a", "h")], "bcdh", "0001"),  # h goes back
         ([(edits.move, ["a"], None)], "abcd", "-000"),
