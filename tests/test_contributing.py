@@ -15,10 +15,8 @@ def test_arrows_are_those_that_are_checked_and_every_folder_has_its_line_in_thei
     assert [re.findall(r"\w+", each) for each in arrows.split("->")] == ORDER
     named = [line.split()[0] for line in lines.splitlines()]
     files = {path.name for path in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py"}
-    folders = {f"{path.parent.relative_to(SOURCE).as_posix()}/" for path in SOURCE.rglob("__init__.py")} - {
-        "./"
-    }
-    assert set(named) == folders | files
+    folders = {f"{path.parent.relative_to(SOURCE).as_posix()}/" for path in SOURCE.rglob("__init__.py")}
+    assert set(named) == folders - {"./"} | files
     assert len(named) == len(set(named))
     top = [name.removesuffix("/").removesuffix(".py") for name in named if name.count("/") < 2]
     assert top == [name for rank in ORDER for name in rank]

@@ -411,9 +411,7 @@ def raw_tiff(values, *, big_endian=False, tags=None):
         is_text, is_long = isinstance(value, str), tag in (273, 279)
         directory.tagtype[tag] = (TiffTags.SHORT, TiffTags.LONG, TiffTags.ASCII)[2 * is_text + is_long]
         directory[tag] = value
-    head = (
-        directory.prefix + struct.pack(f"{order}HI", 42, 8) + directory.tobytes(8)
-    )  # which places the strip
+    head = directory.prefix + struct.pack(f"{order}HI", 42, 8) + directory.tobytes(8)  # it places the strip
     return head + values.astype(values.dtype.newbyteorder(order)).tobytes()
 
 

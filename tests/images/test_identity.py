@@ -123,11 +123,8 @@ def test_turned_pictures_of_every_kind_are_one_and_others_are_not(mode: str) -> 
     image = Image.fromarray(deep[mode]) if mode in deep else image.convert(mode)
     if mode == "RGBA":
         image.putalpha(photograph((60, 60), seed=1).convert("L"))
-    turned = [
-        image,
-        *(image.transpose(Image.Transpose(turn)) for turn in range(2, 5)),
-    ]  # by 90 to 270 degrees
-    keys = {seen(saved(each, "TIFF")).key for each in turned}
+    turned = (image.transpose(Image.Transpose(turn)) for turn in range(2, 5))  # by 90 to 270 degrees
+    keys = {seen(saved(each, "TIFF")).key for each in (image, *turned)}
     assert len(keys) == 1
     assert seen(saved(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), "TIFF")).key not in keys
 

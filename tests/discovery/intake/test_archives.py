@@ -15,6 +15,7 @@ from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
 from promptccd.images.decode import Status
 from promptccd.images.limits import IntakeLimits
+from tests.data.layouts import written
 from tests.discovery.conftest import image_of
 from tests.images.test_decode import JPEG, PNG, encoded, picture
 from tests.messages import TEXT
@@ -48,14 +49,6 @@ def renamed(content, before, after):
     return content.replace(before, after)
 
 
-def flagged(content, flag):
-    """An archive of one member with a flag in both of its headers."""
-    changed = bytearray(content)
-    changed[6] |= flag
-    changed[content.find(b"PK\x01\x02") + 8] |= flag
-    return bytes(changed)
-
-
 def broken_middle(name, content):
     """An archive of one stored member with a byte turned after its checksum was taken."""
     made = bytearray(packed((member(name, packing=zipfile.ZIP_STORED), content)))
@@ -68,10 +61,10 @@ def broken_stream(name):
     return made[:start] + b"\xff" * 20 + made[start + 20 :]
 
 
-def declared(content, size):
-    """An archive of one member that says it unpacks to `size` bytes, in both of its headers."""
-    said, at = struct.pack("<I", size), content.find(b"PK\x01\x02") + 24
-    return content[:22] + said + content[26:at] + said + content[at + 4 :]
+def declared(content, value, place=22):
+    """An archive of one member that says, in both of its headers, what it unpacks to, or what is at another place."""
+    said, at = struct.pack("<I", value), content.find(b"PK\x01\x02") + 2 + place
+    return content[:place] + said + content[place + 4 : at] + said + content[at + 4 :]
 
 
 def overlapping(times):
@@ -112,7 +105,7 @@ SKIPPING = {  # archive -> (content, {name shown: note of the verdict}); "" is u
         packed(("inner.zip", packed(("a.png", PNG))), ("inner.png", packed(("a.png", JPEG))), ("b.png", BMP)),
         {"inner.zip": PACKED, "inner.png": PACKED, "b.png": ""},
     ),
-    "encrypted": (flagged(packed(("a.png", PNG)), 0x1), {"a.png": "encrypted"}),
+    "encrypted": (declared(packed(("a.png", PNG)), 8 << 16 | 1, place=6), {"a.png": "encrypted"}),  # flag 1, method 8
     "checksum": (broken_middle("a.bmp", BMP), {"a.bmp": f"{DAMAGED} (wrong checksum)"}),
     "stream": (broken_stream("a.png"), {"a.png": DAMAGED}),
     "other name within": (ANOTHER, {"aaa.png": DAMAGED}),
@@ -192,9 +185,8 @@ def test_bad_archives_are_refused_with_limit_and_value(tmp_path, case):
 
 
 def test_an_archive_is_known_by_its_content_and_links_and_folders_are_none(tmp_path):
-    (tmp_path / "a.zip").write_bytes(packed(("a.png", PNG)))
-    (tmp_path / "link.zip").symlink_to(tmp_path / "a.zip")
-    (tmp_path / "holiday.png").write_bytes(packed(("a.png", PNG)))
+    content = packed(("a.png", PNG))
+    written(tmp_path, {"a.zip": content, "holiday.png": content, "link.zip": tmp_path / "a.zip"})
     assert [file.name for file in read_intake([tmp_path / "holiday.png"]).files] == ["a.png"]
     assert read_intake([tmp_path / "link.zip"]).files[0].verdict.note == "link, not followed"
     with pytest.raises(DataError, match=TEXT["link-zip-cannot-be-opened"]):

@@ -27,6 +27,7 @@ from promptccd.images.clean import clean_image
 from promptccd.images.decode import Status, decode_image
 from promptccd.images.limits import IntakeLimits
 from promptccd.images.rendering import Rendering
+from tests.data.layouts import put, written
 from tests.discovery.conftest import image_of
 from tests.hub.hostile_tables import foreign, write_parquet
 from tests.images.test_decode import (
@@ -101,15 +102,12 @@ LINKS = {  # path -> (target, status, note)
 
 def write_hostile(root):
     """Everything that a stranger may send; the verdict of each by its name."""
-    (root.parent / "outside.png").write_bytes(encoded(distinct(30), "PNG"))
-    for name, (content, *_) in {**GOLDEN, **EXTRA}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content)
-    for name, (target, *_) in LINKS.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).symlink_to(target)
+    links = {name: (Path(target), *verdict) for name, (target, *verdict) in LINKS.items()}
+    given = {**GOLDEN, **EXTRA, **links}
+    written(root, {name: content for name, (content, *_) in given.items()})
+    put(root.parent / "outside.png", encoded(distinct(30), "PNG"))
     os.mkfifo(root / "pipe.jpg")
-    return {name: verdict for name, (_, *verdict) in {**GOLDEN, **EXTRA, **LINKS}.items()}
+    return {name: verdict for name, (_, *verdict) in given.items()}
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +115,7 @@ def corpus(tmp_path_factory):
     """What was read of it and of what else a system has, and the verdict of each by the name that is shown."""
     root = tmp_path_factory.mktemp("corpus") / "images"
     expected = write_hostile(root)
-    (root / "folder.jpg").mkdir()
-    (root / "folder.jpg" / "within.png").write_bytes(encoded(distinct(31), "PNG"))
-    (root / ".git").mkdir()
-    (root / ".git" / "cached.png").write_bytes(PNG)
+    written(root, {"folder.jpg/within.png": encoded(distinct(31), "PNG"), ".git/cached.png": PNG})
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.path.relpath(root / "socket.png"))
     expected |= {
@@ -180,8 +175,7 @@ def test_duplicates_are_listed_with_their_original_and_images_opened_again_witho
 
 
 def test_file_that_changes_is_noticed(tmp_path):
-    (tmp_path / "a.png").write_bytes(PNG)
-    (tmp_path / "b.png").write_bytes(encoded(distinct(1), "PNG"))
+    written(tmp_path, {"a.png": PNG, "b.png": encoded(distinct(1), "PNG")})
     with read_intake(tmp_path) as intake:
         (tmp_path / "a.png").write_bytes(JPEG)
         (tmp_path / "b.png").unlink()
@@ -200,8 +194,7 @@ def test_file_that_changes_is_noticed(tmp_path):
     ],
 )
 def test_source_over_a_limit_is_refused(tmp_path, limits, message):
-    for name in "abc":
-        (tmp_path / f"{name}.png").write_bytes(PNG)
+    written(tmp_path, dict.fromkeys(("a.png", "b.png", "c.png"), PNG))
     with pytest.raises(DataError, match=message):
         read_intake(tmp_path, limits=limits)
     with pytest.raises(DataError, match=message):
@@ -240,14 +233,12 @@ def test_a_table_is_read_by_itself_but_not_beside_the_images_that_it_describes(t
     Dataset.from_dict({"image": [PNG], "url": ["https://example.org"]}).to_parquet(tmp_path / "00000.parquet")
     assert [file.name for file in read_intake(tmp_path / "00000.parquet").used] == ["row 0"]
     assert [file.name for file in read_intake(tmp_path).used] == ["row 0"]
-    (tmp_path / "00000").mkdir()
-    (tmp_path / "00000" / "0.png").write_bytes(PNG)
+    put(tmp_path / "00000" / "0.png", PNG)
     assert [file.name for file in read_intake(tmp_path).used] == ["00000/0.png"]
 
 
 def test_uploads_of_images_and_archives(tmp_path):
-    (tmp_path / "a.png").write_bytes(PNG)
-    (tmp_path / "link.png").symlink_to(tmp_path / "a.png")
+    written(tmp_path, {"a.png": PNG, "link.png": tmp_path / "a.png"})
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("inner/c.jpg", JPEG)
         archive.writestr("inner/again.png", PNG)
@@ -260,10 +251,7 @@ def test_uploads_of_images_and_archives(tmp_path):
 
 @pytest.mark.fault(42)
 def test_rows_cannot_name_files_of_the_machine(tmp_path):
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "a.png").write_bytes(PNG)
-    (tmp_path / "strange.png").write_bytes(PNG)
-    own, strange = str(tmp_path / "own" / "a.png"), str(tmp_path / "strange.png")
+    own, strange = (str(put(tmp_path / name, PNG)) for name in ("own/a.png", "strange.png"))
     paths = [own, strange, "/etc/passwd", "http://127.0.0.1/a.png", "zip://a.png::/b.zip", "/dev/zero"]
     paths += [str(tmp_path / "own" / ".." / "strange.png"), None]
     rows = [{"bytes": None, "path": path} for path in paths] + [{"bytes": JPEG, "path": "/etc/passwd"}]
@@ -284,17 +272,13 @@ VIEW = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_si
 @pytest.fixture
 def photos(tmp_path):
     """Photographs, some larger than a view needs, drawings, copies of both, and what is none."""
-    folder = tmp_path / "photos"
-    folder.mkdir()
+    files = {f"{number} drawing.png": encoded(distinct(50 + number), "PNG") for number in range(6)}
     for number in range(6):
         size = (900 + number, 700) if number % 2 else (120, 90)
-        (folder / f"{number} photo.jpg").write_bytes(oriented("JPEG", number + 1, distinct(number, *size)))
-        (folder / f"{number} drawing.png").write_bytes(encoded(distinct(50 + number), "PNG"))
-    photo, drawing = ((folder / name).read_bytes() for name in ("5 photo.jpg", "2 drawing.png"))
+        files[f"{number} photo.jpg"] = oriented("JPEG", number + 1, distinct(number, *size))
+    photo, drawing = files["5 photo.jpg"], files["2 drawing.png"]
     copies = {"0 copy.jpg": photo, "7 copy.png": drawing, "8 cut.jpg": photo[:900], "9 cut.jpg": photo[:900]}
-    for name, content in copies.items():
-        (folder / name).write_bytes(content)
-    return folder
+    return written(tmp_path / "photos", files | copies)
 
 
 def test_every_image_is_decoded_once_in_any_order_and_its_view_used_in_the_order_of_the_files(
@@ -343,13 +327,10 @@ def ramp(top: int, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture
 def deep(tmp_path: Path) -> Path:
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    (folder / "dim.tif").write_bytes(raw_tiff(ramp(900, 1)))
-    (folder / "bright.png").write_bytes(deep_png(np.stack([ramp(4000, 2)] * 3, axis=-1)))
-    (folder / "plain.png").write_bytes(encoded(picture(), "PNG"))
-    (folder / "said.tif").write_bytes(raw_tiff(ramp(900, 3), tags={281: 1023}))
-    return folder
+    bright = deep_png(np.stack([ramp(4000, 2)] * 3, axis=-1))
+    said = raw_tiff(ramp(900, 3), tags={281: 1023})
+    files = {"dim.tif": raw_tiff(ramp(900, 1)), "bright.png": bright, "plain.png": PNG, "said.tif": said}
+    return written(tmp_path / "photos", files)
 
 
 def brightest(intake: Intake) -> dict[str, int]:
@@ -448,10 +429,8 @@ def test_rows_that_are_trained_on_are_shown_by_one_rule(deep: Path) -> None:
 
 def test_a_camera_raw_beside_its_picture_is_left_out_and_named(tmp_path: Path) -> None:
     raw = b"FUJIFILMCCD-RAW 0201" + bytes(300) + oriented("JPEG", 1, picture(1200, 900))
-    (tmp_path / "one.RAF").write_bytes(raw)
-    (tmp_path / "two.RAF").write_bytes(raw)
-    (tmp_path / "stub.ARW").write_bytes(b"II*\0\x08\0\0\0" + bytes(400))
-    (tmp_path / "one.jpg").write_bytes(encoded(picture(), "JPEG"))
+    stub = b"II*\0\x08\0\0\0" + bytes(400)
+    written(tmp_path, {"one.RAF": raw, "two.RAF": raw, "stub.ARW": stub, "one.jpg": JPEG})
     with read_intake(tmp_path) as intake:
         assert {file.name: file.verdict.note.partition(":")[0] for file in intake.files} == {
             "one.RAF": TEXT["camera-raw-beside-one-jpg-which"],

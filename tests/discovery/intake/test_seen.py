@@ -18,6 +18,7 @@ from promptccd.errors import RunError
 from promptccd.images import identity
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.rendering import Rendering
+from tests.data.layouts import written
 from tests.discovery.stored import alter
 from tests.messages import TEXT
 
@@ -181,9 +182,7 @@ def test_dates_and_notes_of_a_stranger_are_plain(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [SEEN, f"{SEEN}-wal"])
 def test_nothing_is_written_through_a_link_or_waits_for_a_pipe(tmp_path: Path, name: str) -> None:
-    (tmp_path / "elsewhere").write_bytes(b"")
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / name).symlink_to(tmp_path / "elsewhere")
+    written(tmp_path, {"elsewhere": b"", f"project/{name}": tmp_path / "elsewhere"})
     for is_reader in (True, False):
         with (
             contextlib.suppress(RunError),
