@@ -24,6 +24,7 @@ from promptccd.errors import ConfigurationError, DataError, RunError
 from promptccd.methods import METHODS
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import RunDirectory, load_model
+from promptccd.runs.start import initial_model
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images, fresh, quick_recipe
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
@@ -273,8 +274,10 @@ def test_the_recipe_says_what_was_given(tiny_backbone: Path, tmp_path: Path) -> 
     for name in ("promptccd-pp", "dydm"):  # options of a method are those that the command reads
         own = METHODS[name].model.from_pretrained(tiny_backbone, **TINY_HEAD, **fields_of(name))
         values = quick_recipe(tmp_path, tiny_backbone, tmp_path, variant=name, **OPTIONS[name])
-        given = CategoryDiscoveryTrainer(own, arguments(tmp_path, seed=7), stages).recipe.model
-        assert given == Recipe.from_dict(values).model
+        given = CategoryDiscoveryTrainer(own, arguments(tmp_path, seed=7), stages).recipe
+        assert given.model == Recipe.from_dict(values).model
+        one, other = (initial_model(given, RunDirectory(tmp_path)).state_dict() for _ in range(2))
+        assert all(map(torch.equal, one.values(), other.values())), "its seed alone draws head and prompts"
     with torch.no_grad():
         model.backbone.layernorm.weight.mul_(1.5)
     for place in (str(tiny_backbone), "", str(tmp_path / "gone")):  # none of them has this backbone

@@ -478,9 +478,8 @@ def write_uses(here: Path, run: Path, counted: Path) -> Written:
         ("parameters.txt", "--config", recipe),
         *(
             (f"parameters.{each}.txt", f"{each}-cub")
-            for each in ("promptccd", "promptccd-gcd", "promptccd-pp")
+            for each in ("promptccd", "promptccd-gcd", "promptccd-pp", "promptccd-b-l2p", "promptccd-b-dp")
         ),
-        *((f"parameters.{each}.txt", f"{each}-cub") for each in ("promptccd-b-l2p", "promptccd-b-dp")),
         ("predict.txt", here / "streams", here / "labelled", "--top_k", 2),
         ("predict.json", run, image, "--json"),
         ("explain.txt", run / "stage3", image, "--out", out),

@@ -47,6 +47,7 @@ def test_four_stages_are_four_repositories_of_one_commit_each(run: RunDirectory,
     assert [each.received for each in hub.log if each.method == "PUT"].count(size) == 1  # shared: sent once
     asked = {each.headers["user-agent"] for each in hub.requests("POST", "/commit/")}
     assert all(f"promptccd/{version('promptccd')}" in each for each in asked)
+    assert not any(stage.sent for stage in push_run(run))
 
 
 @pytest.mark.parametrize(
