@@ -146,9 +146,8 @@ def test_an_image_that_changed_under_its_name_is_read_again(
     changed = data / "a" / "01.bmp"
     content, before = changed.read_bytes(), changed.stat()
     turned = encoded(noise(41, 40).transpose(Image.Transpose.FLIP_LEFT_RIGHT), "BMP")
-    changed.write_bytes(
-        {"time": turned, "end": content[:-120] + bytes(120), "longer": content + b"more"}[how]
-    )
+    contents = {"time": turned, "end": content[:-120] + bytes(120), "longer": content + b"more"}
+    changed.write_bytes(contents[how])
     os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns + (how == "end")))
     stages = StageStream.from_dataset(str(data), class_blocks=[1, 1])
     decoded.clear()
@@ -157,8 +156,7 @@ def test_an_image_that_changed_under_its_name_is_read_again(
     for each in images:
         for index in range(len(each)):
             image = each.stage.decode(int(each.positions[index])).image
-            expected = resized(image, 32)
-            assert np.array_equal(each.for_view(index, 32), expected)
+            assert np.array_equal(each.for_view(index, 32), resized(image, 32))
 
 
 @pytest.mark.parametrize("harm", ["cut", "emptied", "another table"])
@@ -336,8 +334,7 @@ def test_copies_are_listed_within_a_stage_and_across_stages(caplog: pytest.LogCa
     table, seen = with_copies({same: one, later: one}), {}
     first = read_stage(table, 0, seen=seen, conflicting="refuse")  # one label is no contradiction
     second = read_stage(table, 1, seen=seen)
-    original = min(one, same)
-    first_one = {"image": f"row {original}", "stage": 0}
+    first_one = {"image": f"row {min(one, same)}", "stage": 0}
     assert first.report.copies == {f"row {max(one, same)}": first_one}
     assert second.report.copies == {f"row {later}": first_one}
     assert len(first) + len(second) == first.report.images + second.report.images

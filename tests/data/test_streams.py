@@ -36,10 +36,8 @@ def labelled(tmp_path: Path) -> Path:
 def test_what_a_table_leaves_empty_is_one_stream(
     names: list, feature: object, categories: tuple[str, ...]
 ) -> None:
-    images = [{"bytes": picture(number)} for number in range(6)]
-    table = Dataset.from_dict(
-        {"image": images, "label": names}, Features({"image": Image(), "label": feature})
-    )
+    columns = {"image": [{"bytes": picture(number)} for number in range(6)], "label": names}
+    table = Dataset.from_dict(columns, Features({"image": Image(), "label": feature}))
     stages = StageStream.from_dataset(table, unlabelled=[])
     assert [stage.sample_ids.tolist() for stage in stages] == [[0, 2, 3, 5], [1, 4]]
     assert stages.categories == categories

@@ -89,17 +89,14 @@ def test_a_turned_crop_is_that_of_the_whole_image(size, angle, scale):
 
 
 def test_rotation_and_zoom_stay_within_their_limits():
-    gentle = ViewOptions(
-        image_size=28, resize_size=28, horizontal_flip=0, num_views=50, rotation=2, zoom=0.02
-    )
-    image = picture(28, 28)
+    still = {"image_size": 28, "resize_size": 28, "horizontal_flip": 0, "num_views": 50}
+    image, gentle = picture(28, 28), ViewOptions(**still, rotation=2, zoom=0.02)
     plain = torch.from_numpy(np.asarray(image).transpose(2, 0, 1).astype(int))
     inside = (TrainingViews(gentle)(image, numpy_generator("gentle")).int() - plain)[:, :, 2:-2, 2:-2].abs()
     assert 0 < inside.float().mean() < 5
     assert len({view.numpy().tobytes() for view in inside}) == 50
     for strong in ({"rotation": 90}, {"zoom": 0.5}):
-        options = ViewOptions(image_size=28, resize_size=28, horizontal_flip=0, num_views=50, **strong)
-        views = TrainingViews(options)(image, numpy_generator("strong")).int()
+        views = TrainingViews(ViewOptions(**still, **strong))(image, numpy_generator("strong")).int()
         assert (views - plain)[:, :, 2:-2, 2:-2].abs().float().mean() > 10
 
 
@@ -168,9 +165,7 @@ def test_processor_loads_again_with_equal_pixels(tmp_path):
 def test_sides_of_a_view_are_those_of_its_crop_or_size_whatever_the_image(
     size: dict[str, int], crop: dict[str, int] | None, sides: tuple[int, int] | None
 ) -> None:
-    processor = BitImageProcessorPil(
-        size=size, do_center_crop=crop is not None, crop_size=crop, resample=BICUBIC
-    )
+    processor = BitImageProcessorPil(size=size, do_center_crop=bool(crop), crop_size=crop, resample=BICUBIC)
     view = EvaluationView(processor)
     view.record(Rendering())
     assert not hasattr(processor, "rendering")

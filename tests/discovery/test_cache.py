@@ -59,10 +59,8 @@ def run(backbone_folder: Path, out: Path, opened: deque[str], monkeypatch: pytes
         with at_forward(lambda _, batch: counts.update(embedded=len(batch))):
             assert command(backbone_folder, images, out, *options) == 0
         below = f"{images if images.is_dir() else images.parent}/"
-        files = {
-            path.removeprefix(below) for path in opened if path.startswith(below) and os.path.isfile(path)
-        }
-        return counts["decoded"], counts["embedded"], files
+        files = {path for path in opened if path.startswith(below) and os.path.isfile(path)}
+        return counts["decoded"], counts["embedded"], {path.removeprefix(below) for path in files}
 
     monkeypatch.setattr(identity, "decode_image", decoding)
     return discover

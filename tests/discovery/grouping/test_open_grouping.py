@@ -161,11 +161,7 @@ def test_one_image_and_images_that_are_alike():
 
 @pytest.mark.parametrize(
     ("value", "count", "message"),
-    [
-        (torch.nan, None, "finite"),
-        (1, 1, "2 <= num_categories <= 5"),
-        (1, 6, "2 <= num_categories <= 5"),
-    ],
+    [(torch.nan, None, "finite"), *((1, count, "2 <= num_categories <= 5") for count in (1, 6))],
 )
 def test_bad_input_is_refused(value, count, message):
     known = KnownCategories((0, 1), torch.eye(4)[-2:])
@@ -196,7 +192,6 @@ def test_a_centre_without_images_is_no_group():
 
 
 # Groups of very different sizes are found where they lie densely, and groups of one size as before.
-
 
 LONG_TAIL = [150, 120, 90, *[20] * 5, *[8] * 6, *[3] * 12]
 
