@@ -200,6 +200,12 @@ def kept(folder: Path, count: int) -> SeenFiles:
     return cache
 
 
+def test_features_come_in_the_order_of_the_keys(tmp_path: Path) -> None:
+    keys = [key_of(3), key_of(9), key_of(0)]
+    found, features = StageGrouping(seen([6]), SPACE, kept(tmp_path, 4)).features(keys)
+    assert (found, features.tolist()) == ([keys[0], keys[2]], AXES[[1, 0]].tolist())
+
+
 def test_earlier_images_are_those_of_stages_before_each_moment_once(tmp_path: Path) -> None:
     registry, cache = seen([100, 40, 30]), kept(tmp_path, 130)
     cache.store_followers([], {key_of(1): key_of(0), key_of(101): key_of(100)})

@@ -166,6 +166,7 @@ def serving(model: Path, uploads: Path, **limits: Any) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(uploads / "uploads"))
         patch.delenv("OAUTH_CLIENT_ID", raising=False)
+        patch.setattr("gradio.context.Context.id", 0)  # Gradio counts the components of a process
         from promptccd.discovery.page.space import Site, Space
 
         space = Space(str(model), **{"limits": LIMITS, **limits})

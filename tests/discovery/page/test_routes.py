@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.page.routes import FILES, FOREVER
-from promptccd.discovery.page.server import Site
+from promptccd.discovery.page.server import RequestFilter, Site
 from promptccd.discovery.project import CategoryRegistry, ProjectView, StageGroups, edits
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.observe import NO_CATEGORY
@@ -150,6 +152,7 @@ def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp
 
 
 def test_the_page_says_what_found_the_groups(window: Window, project: Path) -> None:
+    assert window.get("about")["place"] == str(project)
     path = project / ".promptccd/project.json"
     record = json.loads(path.read_text())
     record["found_with"] = {"model": "somebody/birds-stage3", "method": "PromptCCD++"}
@@ -374,7 +377,11 @@ def test_questions_are_about_two_groups_which_are_enough_and_an_answer_ends_them
     assert window.get("questions") and window.get("check")["rows"]
 
 
-def test_the_likest_of_a_group_and_more_examples_than_are_taken_are_refused(reader: Window) -> None:
+def test_examples_come_first_then_the_likest_and_more_than_are_taken_are_refused(reader: Window) -> None:
+    found = reader.get("alike?rows=5,3")["rows"]
+    assert (set(found[:2]), len(found)) == ({3, 5}, N)
+    vectors = reader.page.project.features().vectors
+    assert (np.diff((vectors @ vectors[[5, 3]].T).max(1)[found[2:]]) <= 1e-6).all()
     home = reader.get("why/5")["group"]
     inside = reader.get(f"alike?rows=5&within={home}")["rows"]
     assert inside[0] == 5
@@ -415,7 +422,7 @@ def test_looking_and_sorting_wait_for_nothing_heavy(project: Path) -> None:
     assert python(code, project).splitlines() == ["True True", "[]"]
 
 
-# Host names and origins of a page
+# Host names and origins of a page, and the headers of its answers
 
 
 HOME = Site.of_machine()
@@ -481,3 +488,11 @@ def test_hosts(site: Site, host: str, is_ours: bool) -> None:
 )
 def test_origins(site: Site, host: str, origin: str, is_ours: bool) -> None:
     assert site.has_origin(origin, host) is is_ours
+
+
+def test_headers_are_added_to_every_answer_and_no_other_origin_is_let_in() -> None:
+    sent = {"Referrer-Policy": "unsafe-url", "Access-Control-Allow-Origin": "*", "x-kept": "yes"}
+    answer = TestClient(RequestFilter(PlainTextResponse("here", headers=sent), [])).get("/")
+    assert (answer.text, answer.headers["x-kept"]) == ("here", "yes")
+    assert answer.headers.get_list("referrer-policy") == ["no-referrer"], "in place of the application's"
+    assert "access-control-allow-origin" not in answer.headers
