@@ -127,6 +127,16 @@ def fresh_process(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def cifar100() -> Path:
+    """The folder of the real CIFAR-100."""
+    shared = Path(__file__).parents[2] / "shared" / "data" / "cifar100"
+    folder = Path(os.environ.get("PROMPTCCD_CIFAR100", shared))
+    if not folder.exists():
+        pytest.skip(f"the real CIFAR-100 is not there: no folder {folder.name} (set PROMPTCCD_CIFAR100)")
+    return folder
+
+
+@pytest.fixture
 def without_heif(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An installation without the extra that reads HEIC."""
     from promptccd.images.kinds import heif_plugin

@@ -19,13 +19,8 @@ def part_of(item: pytest.Item) -> int:
     together within a file: they share what a fixture trained for them.
     """
     case = getattr(item, "callspec", None)
-    key = f"{file_of(item)}::{case.id if case else item.name}"
+    key = f"{item.location[0]}::{case.id if case else item.name}"
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) % PARTS + 1
-
-
-def file_of(item: pytest.Item) -> str:
-    """The file of a test, from the root of the repository on."""
-    return item.nodeid.partition("::")[0]
 
 
 def git(*words: str, repository: Path = ROOT) -> str:
@@ -66,7 +61,7 @@ def is_run(item: pytest.Item, part: int, changed: Collection[str]) -> bool:
     """Whether a landing runs a test: a quick one, one of every landing, one of its part, one that it changed."""
     marks = {mark.name for mark in item.iter_markers()}
     is_quick = marks.isdisjoint({"slow", "moderate"})
-    return is_quick or "landing" in marks or part_of(item) == part or file_of(item) in changed
+    return is_quick or "landing" in marks or part_of(item) == part or item.location[0] in changed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

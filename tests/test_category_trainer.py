@@ -30,10 +30,12 @@ from tests.conftest import TINY_HEAD, coloured_images, fresh, quick_recipe
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
 from tests.messages import TEXT
+from tests.runs.test_streams import files_of
 from tests.runs.test_variants import RATE
 from tests.test_own_method import OPTIONS, TRAINING
 
 BLOCKS = [2, 1, 1, 1]
+NAMED = ("README.md", "checksums.json")  # cards name the run and its data
 VIEWS = ViewOptions(image_size=16, resize_size=18)
 
 
@@ -56,13 +58,6 @@ def trainer_in(
 @pytest.fixture
 def bare(tiny_backbone: Path) -> PromptCCDModel:
     return fresh(PromptCCDModel, tiny_backbone, **TINY_HEAD)
-
-
-def files_of(run: Path) -> dict[str, bytes]:
-    """All of the stages but cards, which name the run and its data, and their sums."""
-    named = {"README.md", "checksums.json"}
-    files = [path for path in sorted(run.glob("stage*/*")) if path.name not in named]
-    return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
 def fields_of(method: str) -> dict[str, object]:
@@ -114,7 +109,7 @@ def test_stopped_anywhere_it_ends_in_the_bytes_of_the_command(
         assert trainer.model.config.stage == 0
     assert [row.stage for row in trainer.train().stages] == [1, 2]
     results = trainer.train()
-    assert files_of(run) == files_of(trained_run)
+    assert files_of(run, *NAMED) == files_of(trained_run, *NAMED)
     assert results.to_dict() == json.loads((run / "results.json").read_text())
     assert trainer.model.config.stage == 3
 
@@ -162,7 +157,7 @@ def test_stages_one_by_one_and_the_command_after_them(
     assert sorted(path.name for path in run.glob("stage*")) == ["stage0", "stage1"]
     recipe.write_text(json.dumps(quick_recipe(image_folder, tiny_backbone, run)))
     assert main(["train", "--config", str(recipe)]) == 0
-    assert files_of(run) == files_of(trained_run)
+    assert files_of(run, *NAMED) == files_of(trained_run, *NAMED)
     capsys.readouterr()
     assert main(["evaluate", str(run), "--dataset", str(image_folder), "--json"]) == 0
 
@@ -175,11 +170,11 @@ def test_a_finished_run_is_not_trained_again_but_scored_and_pushed(
     hub: Hub,  # noqa: F811 - the fixture
 ) -> None:
     run, diary = Path(shutil.copytree(trained_run, tmp_path / "run")), Diary()
-    before, trainer = files_of(run), trainer_in(run, bare, diary)
+    before, trainer = files_of(run, *NAMED), trainer_in(run, bare, diary)
     assert [trainer.train_stage(stage) for stage in (0, 2)] == [None, RunDirectory(run).results.stages[1]]
     assert trainer.model.config.stage == 2
     assert [row.stage for row in trainer.train().stages] == [1, 2, 3]
-    assert (trainer.model.config.stage, files_of(run)) == (3, before)
+    assert (trainer.model.config.stage, files_of(run, *NAMED)) == (3, before)
     for stage in (-1, 4):
         with pytest.raises(ConfigurationError, match=TEXT["stage-in-0-3-got"].format(stage)):
             trainer.train_stage(stage)

@@ -3,7 +3,6 @@
 import ast
 import re
 
-from promptccd.cli.main import COMMANDS
 from tests.docs.pages import ROOT, blocks, section
 from tests.test_structure import ORDER, SOURCE, defined_in, imported
 
@@ -64,8 +63,3 @@ def test_a_training_step_is_the_names_of_the_table() -> None:
         for name in re.findall(r"`(\w+)`", names) if place.startswith("`") else ():
             source = (SOURCE / place.strip("`")).read_text(encoding="utf-8")
             assert re.search(rf"^(?:class|def) {name}\b", source, re.MULTILINE), f"{name} is not in {place}"
-
-
-def all_commands() -> set[str]:
-    """Every command there is."""
-    return {name for commands in COMMANDS.values() for name in commands}

@@ -14,6 +14,7 @@ import yaml
 
 from tests.conftest import coloured_images, quick_recipe
 from tests.messages import TEXT
+from tests.processes import ended
 
 ROOT = Path(__file__).parent.parent
 # What the rest of the tests, or whoever runs them, may have set to keep libraries quiet.
@@ -50,10 +51,8 @@ def test_nobody_is_called_and_nothing_unpickled(part: str, material: Path) -> No
     environment = {name: value for name, value in os.environ.items() if name not in SWITCHES}
     folders = {"HOME": "", "HF_HOME": "hf", "XDG_CACHE_HOME": "cache", "TMPDIR": "temporary"}
     folders = {name: str(material / place) for name, place in folders.items()}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.audited", part, str(material)],
-        cwd=ROOT, env=environment | folders, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "tests.audited", part, str(material)]
+    done = ended(*command, cwd=ROOT, env=environment | folders, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     assert list((material / "temporary").glob("promptccd-*")) == []  # what visitors gave is gone
     assert json.loads(done.stdout.splitlines()[-1]) == []

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from tests.docs.pages import blocks, section
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
 from tests.messages import TEXT
+from tests.processes import ended
 from tests.runs.test_resume import stage_hashes
 from tests.runs.test_variants import RATE, Signals, listen, merged, train_through_signals
 
@@ -228,14 +228,7 @@ def test_the_command_of_the_page(recipe_values: dict, tmp_path: Path) -> None:
     words = shlex.split(command)
     assert words[0] == "promptccd"
     environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = ended(sys.executable, "-m", *words, cwd=tmp_path, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     row = next(line for line in done.stdout.splitlines() if "shared prompt" in line)
     assert "256" in row  # 8 tokens of width 32

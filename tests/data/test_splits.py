@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -23,10 +22,6 @@ from promptccd.training.options import DataArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images
 from tests.messages import TEXT
-
-CIFAR100 = Path(
-    os.environ.get("PROMPTCCD_CIFAR100", Path(__file__).parents[3] / "shared" / "data" / "cifar100")
-)
 
 
 def cut(
@@ -74,16 +69,14 @@ def test_fingerprint_changes_with_the_pixels() -> None:
 
 @pytest.mark.slow
 @pytest.mark.cifar100
-def test_real_cifar100() -> None:
-    if not CIFAR100.exists():
-        pytest.skip(f"the real CIFAR-100 is not there: no folder {CIFAR100.name} (set PROMPTCCD_CIFAR100)")
+def test_real_cifar100(cifar100: Path) -> None:
     options = {"class_blocks": [70, 10, 10, 10], "layout": Layout(label="fine_label")}
-    stages = StageStream.from_dataset(str(CIFAR100), **options)
+    stages = StageStream.from_dataset(str(cifar100), **options)
     assert [len(stage) for stage in stages] == [30450, 5950, 6550, 7050]
     assert [count.old_share for count in stages.counts[1:]] == [0.4118, 0.1603, 0.1489]
     assert [count.classes for count in stages.counts] == [70, 80, 90, 100]
     assert stages.categories[:2] == ("apple", "aquarium_fish")
-    test = StageStream.from_dataset(str(CIFAR100), split="test", **options)
+    test = StageStream.from_dataset(str(cifar100), split="test", **options)
     assert [count.old_share for count in test.counts[1:]] == [0.4118, 0.1603, 0.1489]
 
 

@@ -17,6 +17,7 @@ from PIL import Image as PilImage
 from PIL.PngImagePlugin import PngInfo
 
 from tests.conftest import coloured_images
+from tests.models.hostile import later
 
 MARKER = b"CANARY-of-another-persons-file"
 NAMES = [f"category {number}" for number in range(5)]
@@ -102,11 +103,6 @@ def pictures(folder: Path) -> Path:
         place.mkdir(parents=True, exist_ok=True)
         record["image"].save(place / f"{number}.png")
     return folder
-
-
-def later(make: Callable[..., None]) -> Callable[..., Way]:
-    """A function of places and words, as a function of the words alone that gives one of the places."""
-    return lambda *words: lambda places: make(places, *words)
 
 
 @later

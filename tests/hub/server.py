@@ -42,7 +42,6 @@ class Request:
     headers: dict[str, str]
     body: bytes = b""  # dropped once the request is processed
     received: int = 0
-    status: int = 0  # 0: no answer was sent
 
     def json(self) -> Any:
         return json.loads(self.body)
@@ -167,16 +166,9 @@ class Fault:
         return Reply.json({"error": self.words}, self.status, **wait, **more_headers)
 
 
-BAD_GATEWAY = Fault(status=502, body=b"<html><head><title>502</title></head><h1>502 Bad Gateway</h1></html>")
 PORTAL = Fault(
     status=200, body=b"<!DOCTYPE html><html><body>Please log in to <b>Hotel WLAN</b></body></html>"
 )
-
-
-def refused_metadata(*reasons: str) -> Fault:
-    """How the Hub answers a card whose metadata it does not take."""
-    body = {"errors": [{"message": reason} for reason in reasons], "warnings": []}
-    return Fault(status=400, body=json.dumps(body).encode(), kind="application/json")
 
 
 class Hub:
@@ -611,7 +603,6 @@ class _Handler(BaseHTTPRequestHandler):
             reply.headers.pop(name, None)
         request.body = b""
         if fault.die != "after":
-            request.status = reply.status
             self.send(reply, fault.cut)
         return None
 

@@ -210,39 +210,33 @@ def test_a_damaged_copy_is_named_and_fetched_again(warm: str, hub: Hub, name: st
 
 
 SHA = 40 * "a"
+# What people write, by the name and the revision that are meant.
 WRITTEN = {
-    "user/x": ("user/x", None),
-    "user/x/": ("user/x", None),
-    "user/x@v1": ("user/x", "v1"),
-    "user/x@refs/pr/4": ("user/x", "refs/pr/4"),
-    f"user/x@{SHA}": ("user/x", SHA),
-    "x@v1": ("x", "v1"),
-    "https://huggingface.co/user/x": ("user/x", None),
-    " user/x\n": ("user/x", None),
-    "user/x.git": ("user/x", None),
-    "user/x@feature/a": ("user/x", "feature/a"),
-    "user/x@v1/": ("user/x", "v1"),
-    "https://hf.co/user/x": ("user/x", None),
-    "https://www.huggingface.co/user/x": ("user/x", None),
-    "huggingface.co/user/x": ("user/x", None),
-    "https://huggingface.co/user/x.git": ("user/x", None),
-    "https://huggingface.co/user/x?library=t": ("user/x", None),
-    "https://huggingface.co/user/x/blob/main/README.md": ("user/x", "main"),
-    "https://huggingface.co/user/x/tree/v1?not=1": ("user/x", "v1"),
-    "https://huggingface.co/user/x/tree/main": ("user/x", "main"),
-    "https://huggingface.co/user/x/tree/refs%2Fpr%2F4": ("user/x", "refs/pr/4"),
-    # Of no Hub, and left alone.
-    **{text: (text, None) for text in (
-        "./x@v1", "/srv/x@v1", "~/x", "a/b/c", "a b", "user/x@", "user/x@a@b", "https://example.org/user/x",
-        "C:\\models\\x", "", "https://huggingface.co/datasets/user/x",
-        "https://huggingface.co/user/x/tree/main/sub", "https://huggingface.co/user/x/blob/main/sub/config.json",
-    )},
+    ("user/x", None): (
+        "user/x", "user/x/", " user/x\n", "user/x.git", "huggingface.co/user/x", "https://huggingface.co/user/x",
+        "https://hf.co/user/x", "https://www.huggingface.co/user/x", "https://huggingface.co/user/x.git",
+        "https://huggingface.co/user/x?library=t",
+    ),
+    ("user/x", "v1"): ("user/x@v1", "user/x@v1/", "https://huggingface.co/user/x/tree/v1?not=1"),
+    ("user/x", "main"): (
+        "https://huggingface.co/user/x/tree/main", "https://huggingface.co/user/x/blob/main/README.md",
+    ),
+    ("user/x", "refs/pr/4"): ("user/x@refs/pr/4", "https://huggingface.co/user/x/tree/refs%2Fpr%2F4"),
+    ("user/x", "feature/a"): ("user/x@feature/a",),
+    ("user/x", SHA): (f"user/x@{SHA}",),
+    ("x", "v1"): ("x@v1",),
 }  # fmt: skip
+OF_NO_HUB = (
+    "./x@v1", "/srv/x@v1", "~/x", "a/b/c", "a b", "user/x@", "user/x@a@b", "https://example.org/user/x",
+    "C:\\models\\x", "", "https://huggingface.co/datasets/user/x", "https://huggingface.co/user/x/tree/main/sub",
+    "https://huggingface.co/user/x/blob/main/sub/config.json",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("written", WRITTEN)
-def test_a_model_is_named_as_people_type_and_paste_it(written: str) -> None:
-    assert split_revision(written) == WRITTEN[written]
+def test_a_model_is_named_as_people_type_and_paste_it() -> None:
+    for meant, spellings in WRITTEN.items():
+        assert dict.fromkeys(spellings, meant) == {each: split_revision(each) for each in spellings}
+    assert [split_revision(each) for each in OF_NO_HUB] == [(each, None) for each in OF_NO_HUB]
 
 
 def test_a_folder_is_one_whatever_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:

@@ -23,7 +23,7 @@ from promptccd.trainer import train_recipe
 from promptccd.training.progress import RunState, TrainingControl
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images
-from tests.hub.server import BAD_GATEWAY, PORTAL, Fault, Hub, refused_metadata
+from tests.hub.server import PORTAL, Fault, Hub
 from tests.messages import TEXT
 
 
@@ -88,14 +88,15 @@ def test_links_are_not_published(run: RunDirectory, hub: Hub, tmp_path: Path, na
     assert not hub.repos
 
 
+REFUSED = b'{"errors": [{"message": "licence must be one of [mit]"}], "warnings": []}'  # metadata of a card
 ANSWERS = {
-    "a gateway": (BAD_GATEWAY, "502"),
+    "a gateway": (Fault(status=502, body=b"<html><title>502</title><h1>502 Bad Gateway</h1></html>"), "502"),
     "a page for logging in": (PORTAL, ""),
     "nothing": (Fault(status=200, body=b""), ""),
     "other JSON": (Fault(status=200, body=b"[]", kind="application/json"), ""),
     "no text": (Fault(status=200, body=b'\xff\xfe{"a": 1}', kind="application/json"), ""),
     "no address": (Fault(status=302, body=b"", headers=(("Location", "http://[::bad"),)), ""),
-    "metadata": (refused_metadata('"license" must be one of [mit]'), '"license" must be one of [mit]'),
+    "metadata": (Fault(status=400, body=REFUSED, kind="application/json"), "licence must be one of [mit]"),
     "401": (Fault(status=401, words='User Access Token "laptop" is expired'), '"laptop" is expired (401)'),
     "402": (Fault(status=402, words="Storage quota exceeded"), "Storage quota exceeded (402)"),
     "a closed socket": (Fault(die="before"), ""),

@@ -79,10 +79,8 @@ def test_what_is_pushed_to_the_model_later_waits_for_the_next_push_of_the_space(
 
 
 @pytest.mark.usefixtures("few_files")
-def test_a_dry_run_and_a_refusal_leave_the_model_of_a_space(stage: str, hub: Hub, capsys) -> None:
+def test_a_dry_run_leaves_the_model_of_a_space(stage: str, hub: Hub, capsys) -> None:
     push_space("page", MODEL)
-    with pytest.raises(ConfigurationError, match=TEXT["is-public-and-private-was-given"]):
-        push_space("page", "photographs", private=True)
     assert main(["space", "push", "page", "--model", "photographs", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("would send user/page (space, public): ")
     assert hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == stage

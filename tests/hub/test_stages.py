@@ -128,15 +128,11 @@ def test_the_licence_of_stages_is_that_of_their_source(hub: Hub, image_folder: P
 
 
 DINOV3 = {"license": "other", "license_name": "dinov3-license", "license_link": "https://example.org/dinov3"}
-
-
 LICENCES: dict[str | None, dict[str, str]] = {
     "license: apache-2.0": {"license": "apache-2.0"},
     "\n".join(f"{key}: {value}" for key, value in DINOV3.items()): DINOV3,
-    **{
-        text: {}
-        for text in ("license: [mit, gpl-3.0]", "license: '`a` <b>'", "tags: [a]", "license: [", None)
-    },
+    **{text: {} for text in ("license: [mit, gpl-3.0]", "license: '`a` <b>'", "tags: [a]", "license: [")},
+    None: {},
 }
 
 
@@ -274,14 +270,11 @@ def test_tables_that_differ_or_are_damaged_are_refused(hub: Hub, tables) -> None
         StageStream.from_dataset("team/broken", **OPTIONS)
 
 
-def test_data_set_of_the_hub_is_read(hub: Hub) -> None:
+def test_tables_and_folders_of_the_hub_are_grouped(hub: Hub) -> None:
     coloured_images(3, 4).push_to_hub("user/pictures")
     with read_intake("user/pictures") as intake:
         assert intake.report().used == 12
         assert image_of(intake, intake.files[3]).size == (16, 16)
-
-
-def test_folders_of_images_on_the_hub_are_read(hub: Hub) -> None:
     hub.add("user/folder", {"train/a.png": PNG}, kind="dataset")
     with read_intake("user/folder") as intake:
         assert [file.verdict.note for file in intake.files] == [""]

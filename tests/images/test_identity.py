@@ -1,5 +1,6 @@
 """A picture keeps its key whatever is written into its file beside the pixels, and however the file is turned."""
 
+import functools
 import io
 
 import numpy as np
@@ -15,9 +16,7 @@ from tests.images.test_decode import encoded as saved
 from tests.images.test_decode import photograph as picture
 from tests.photographs import jpeg_segment
 
-
-def photograph(size: tuple[int, int] = (97, 64), seed: int = 0) -> Image.Image:
-    return picture(*size, seed)
+photograph = functools.partial(picture, 97, 64)
 
 
 def seen(content: bytes) -> SeenImage:
@@ -47,7 +46,7 @@ def test_of_a_strip_the_middle_is_shown(is_tall: bool) -> None:
 
 
 def test_a_photograph_is_decoded_no_larger_than_its_view_and_its_thumbnail_need() -> None:
-    content = saved(photograph((1100, 1040)), "JPEG")
+    content = saved(picture(1100, 1040), "JPEG")
     for side, enough in ((28, 256), (256, 512)):
         view = EvaluationView(build_image_processor(ViewOptions(image_size=28, resize_size=side)))
         found = look_at(content, Decoding(10**7), view)[1]
@@ -117,12 +116,12 @@ def test_an_edited_file_and_one_coded_without_loss_are_the_same_picture(other: s
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "I;16", "F", "CMYK"])
 def test_turned_pictures_of_every_kind_are_one_and_others_are_not(mode: str) -> None:
-    image = photograph((60, 60))
+    image = picture(60, 60)
     grey = np.asarray(image.convert("L"))
     deep = {"I;16": grey.astype(np.uint16) * 257, "F": grey.astype(np.float32) / 255}
     image = Image.fromarray(deep[mode]) if mode in deep else image.convert(mode)
     if mode == "RGBA":
-        image.putalpha(photograph((60, 60), seed=1).convert("L"))
+        image.putalpha(picture(60, 60, seed=1).convert("L"))
     turned = (image.transpose(Image.Transpose(turn)) for turn in range(2, 5))  # by 90 to 270 degrees
     keys = {seen(saved(each, "TIFF")).key for each in (image, *turned)}
     assert len(keys) == 1
@@ -161,7 +160,7 @@ def test_a_file_that_was_turned_or_saved_once_more_shows_what_it_showed() -> Non
         assert is_edited_file_of(before, look(again)), turn
     others = {
         "cropped": photograph().crop((8, 0, 97, 64)),
-        "another": photograph((97, 64), seed=1),
+        "another": photograph(seed=1),
         "half": photograph().resize((48, 32)),
         "brighter": photograph().point(lambda level: min(255, level + 12)),
     }

@@ -27,7 +27,7 @@ from promptccd.methods.simgcd import SimGCDModel
 from promptccd.models.backbone import blocks_of
 from tests.conftest import TINY_HEAD, fresh
 from tests.methods.steps import begun, drawn, objective_of
-from tests.order_one import fill
+from tests.models.finished import fill
 
 
 def happy_objective(

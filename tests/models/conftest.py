@@ -10,8 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.models.finished import write_stage
-from tests.order_one import lively_backbone
+from tests.models.finished import lively_backbone, write_stage
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ class Case:
 
 
 def later(act: Callable[..., Any]) -> Callable[..., Change]:
-    """A function of a folder and words, as a function of the words alone that gives the change of a folder."""
+    """A function of a place and words, as a function of the words alone that gives one of the place."""
 
     @wraps(act)
     def given(*words: Any, **named: Any) -> Change:

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +185,6 @@ def test_a_prefix_is_read_in_the_precision_of_the_block(kind: str, pixels: torch
 # The backbone for photographs that comes along, and what a backbone says of normalisation
 
 
-CIFAR100 = Path(
-    os.environ.get("PROMPTCCD_CIFAR100", Path(__file__).parents[3] / "shared" / "data" / "cifar100")
-)
 MEAN, STD = (0.43, 0.411, 0.296), (0.213, 0.156, 0.143)
 
 
@@ -218,14 +214,12 @@ def test_a_run_and_discovery_normalise_as_the_backbone_says_whatever_becomes_of_
 
 @pytest.mark.slow
 @pytest.mark.cifar100
-def test_it_tells_real_photographs_apart_that_it_has_not_seen() -> None:
+def test_it_tells_real_photographs_apart_that_it_has_not_seen(cifar100: Path) -> None:
     """By the nearest mean of 50 images a category; pixels reach 11 %."""
-    if not CIFAR100.exists():
-        pytest.skip(f"the real CIFAR-100 is not there: no folder {CIFAR100.name} (set PROMPTCCD_CIFAR100)")
     model, view = load_embedder("photographs")
     found = []
     for split, step in (("train", 10), ("test", 5)):
-        images = Dataset.from_parquet(str(CIFAR100 / f"{split}.parquet"))
+        images = Dataset.from_parquet(str(cifar100 / f"{split}.parquet"))
         rows = images.select(range(0, len(images), step))
         pixels = torch.stack([view(each.convert("RGB")) for each in rows["img"]])
         with torch.inference_mode():

@@ -36,8 +36,7 @@ from tests.conftest import TINY_HEAD, fresh
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
 from tests.messages import TEXT
-from tests.models.finished import METHODS, some_methods
-from tests.order_one import fill
+from tests.models.finished import METHODS, fill, some_methods
 
 of_methods = some_methods("promptccd-pp")
 every_method = pytest.mark.parametrize("method", METHODS)

@@ -20,8 +20,7 @@ from promptccd.models import VARIANTS, CategorySpread
 from promptccd.models.assignment import assign
 from promptccd.models.backbone import ProjectionHead, blocks_of
 from tests.conftest import TINY_HEAD, fresh
-from tests.models.finished import model_of
-from tests.order_one import LIVELY_BACKBONE, fill
+from tests.models.finished import LIVELY_BACKBONE, fill, model_of
 
 PIXELS = (40, 3, 16, 16)
 

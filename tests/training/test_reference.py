@@ -28,7 +28,7 @@ from promptccd.training.progress import read_history
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import TINY_HEAD
-from tests.order_one import LIVELY_BACKBONE, drawn, fill, lively_backbone
+from tests.models.finished import LIVELY_BACKBONE, drawn, fill, lively_backbone
 from tests.training.reference import NATIVE, HappyReference, Reference, SimGCDReference
 from tests.training.reference_networks import PARTS, POOL, Weights
 
