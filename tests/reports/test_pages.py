@@ -141,11 +141,17 @@ def test_groups_are_in_the_order_of_the_categories_that_they_are_matched_to() ->
 
 @pytest.mark.moderate
 def test_a_comparison_needs_scores_alone(tmp_path: Path, visit: Visit) -> None:
-    score = ContinualScore("cacc", [StageScore(1, 70, 70, math.nan, 8, 50, (7, 9))])
+    one, two, three = (
+        ContinualScore("cacc", [StageScore(1, value, value, math.nan, 8, 50, (7, 9))])
+        for value in (50, 60, 70)
+    )
     hostile = "<b onmouseover=alert(1)>b</b>"
-    page = write_comparison({"a": [score, score], hostile: [score]}, tmp_path / "deep" / "out", title="T")
+    page = write_comparison({"a": [one, two], hostile: [three]}, tmp_path / "deep" / "out", title="T")
     report = json.loads((page.parent / "report.json").read_text())
-    assert [row["new"] for row in report["sections"]["averages"]] == [None, None]
+    first, second = report["sections"]["averages"]
+    assert (first["all"], first["all_std"], first["all_difference"]) == (55.0, pytest.approx(7.0711), 0.0)
+    shown = [second[name] for name in ("all", "all_std", "all_difference", "new")]
+    assert shown == [70.0, None, 15.0, None]
     assert hostile not in page.read_text()
     visit.page.goto(page.as_uri())
     assert visit.complaints == []
