@@ -242,22 +242,17 @@ def test_items_without_images_are_grouped_over_weeks_and_keep_what_people_said(o
     assert assignments(out) == second
 
 
-@pytest.fixture
-def pictures(tmp_path: Path) -> tuple[Path, list[str], np.ndarray]:
+def test_images_are_found_by_path_name_or_content_and_those_without_features_named(out, tmp_path):
     """Images of three colours with noise, and features of their colours."""
-    rng, names, rows = np.random.default_rng(0), [], []
-    (tmp_path / "photos" / "sub").mkdir(parents=True)
+    rng, names, means, folder = np.random.default_rng(0), [], [], tmp_path / "photos"
+    (folder / "sub").mkdir(parents=True)
     for number in range(30):
         mean = np.eye(3)[number % 3] * 150 + 40
         pixels = (mean + rng.normal(0, 25, (24, 24, 3))).clip(0, 255).astype(np.uint8)
         names.append(f"{'sub/' if number % 2 else ''}{'rgb'[number % 3]} {number}.png")
-        Image.fromarray(pixels).save(tmp_path / "photos" / names[-1])
-        rows.append(pixels.reshape(-1, 3).mean(0) - 90)
-    return tmp_path / "photos", names, np.array(rows)
-
-
-def test_images_are_found_by_path_name_or_content_and_those_without_features_named(pictures, out, tmp_path):
-    folder, names, rows = pictures
+        Image.fromarray(pixels).save(folder / names[-1])
+        means.append(pixels.reshape(-1, 3).mean(0) - 90)
+    rows = np.array(means)
     hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
     unit = GivenFeatures.of(rows).rows
     in_full = {name: str(folder / name) for name in names}
@@ -286,6 +281,7 @@ def test_arrays_in_python_need_no_file(out, tmp_path):
     for name in ("folders", "sidecars", "publish"):
         with pytest.raises(RunError, match=TEXT["without-image-files-export-it-in"]):
             export_project(out, [name], tmp_path / "exports")
+    assert export_project(out, ["table"], tmp_path / "exports")[0].photographs == 24
     other = DiscoverySession.from_features(np.ones((3, 5)), ["a", "b", "c"])
     with pytest.raises(Exception, match="another model"):
         discover(other, None, out)

@@ -71,12 +71,6 @@ def hidden(tiny_backbone: Path, worlds: tuple[Tensor, Tensor], tmp_path: Path) -
     return session
 
 
-def kinds_apart(registry: CategoryRegistry) -> bool:
-    """Whether the four kinds are four groups."""
-    places = [{registry.members[key_of(EACH * kind + n)] for n in range(EACH)} for kind in range(KINDS)]
-    return all(len(each) == 1 for each in places) and len(set.union(*places)) == KINDS
-
-
 def group_again(session: DiscoverySession) -> CountEstimate:
     fixed = [each.id for each in session.registry.active if each.named]
     grouping = StageGrouping(session.registry, SPACE, session.seen, fixed)
@@ -91,7 +85,8 @@ def test_what_junk_hid_is_found_once_it_is_set_aside(hidden: DiscoverySession) -
     edits.set_aside(registry, 0)
     before = registry.state_hash()
     estimate = group_again(hidden)
-    assert kinds_apart(registry)
+    places = [{registry.members[key_of(EACH * kind + n)] for n in range(EACH)} for kind in range(KINDS)]
+    assert all(len(each) == 1 for each in places) and len(set.union(*places)) == KINDS
     assert estimate.count == KINDS == len(registry.active)
     assert estimate.low <= KINDS <= estimate.high <= 2 * KINDS
     assert registry.put_aside == {key_of(KINDS * EACH + number) for number in range(JUNK)}

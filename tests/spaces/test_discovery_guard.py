@@ -30,8 +30,8 @@ def lets_nobody_in(answer: httpx.Response) -> bool:
     return not any(name.lower().startswith("access-control") for name in answer.headers)
 
 
-def told(server: Server) -> str:
-    """What browsers are told of the page, and what Gradio was told, a line each."""
+def test_the_page_is_what_it_was(server: Server) -> None:
+    """What browsers are told of it, and what Gradio was told, a line each: only `Space` and Gradio decide it."""
     config, blocks = httpx.get(f"{server.url}config", trust_env=False).json(), server.space.blocks
     page = "title head show_error footer_links run_history max_file_size pwa analytics_enabled"
     props = "elem_id label value scale min_width variant size equal_height file_count file_types container"
@@ -49,12 +49,7 @@ def told(server: Server) -> str:
         own = blocks.fns[each["id"]]
         lines.append([{name: each[name] for name in event.split()}, own.concurrency_limit])
     text = "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in lines)
-    return text.replace(server.space._model_name(), "<model>")
-
-
-def test_the_page_is_what_it_was(server: Server) -> None:
-    """Only `Space` and Gradio decide it."""
-    text = told(server)
+    text = text.replace(server.space._model_name(), "<model>")
     assert text == kept_text("space.jsonl", text)
 
 

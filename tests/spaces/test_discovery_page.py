@@ -28,21 +28,6 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Folders of two stages: 24 and 12 images; beside the first ones two files that are no images."""
-    first, second = tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("second")
-    for row, record in enumerate(coloured_images(5, 9, seed=7)):
-        category, number = record["label"], row // 5
-        if category < 4 and number < 6:
-            record["image"].save(first / f"kind {category} {number}.png")
-        elif category in (0, 4):
-            record["image"].save(second / f"kind {category} {number}.png")
-    (first / "kind 1 0.png").rename(first / f"{HOSTILE}.png")
-    (first / "page.jpg").write_text("<html>no image</html>")
-    return [first, second]
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path) -> Iterator[Server]:
     with serving(backbone_folder, tmp_path_factory.mktemp("page"), limits=None) as served:
         yield served
@@ -63,9 +48,19 @@ def give(page: Page, folder: Path, said: str) -> None:
 
 
 @pytest.mark.fault(41)
-def test_a_visit_from_first_to_last(
-    browser: Browser, server: Server, photos: list[Path], tmp_path: Path
-) -> None:
+def test_a_visit_from_first_to_last(browser: Browser, server: Server, tmp_path: Path) -> None:
+    """Two stages of 24 and 12 images; beside the first ones a file that is no image."""
+    first, second, downloads = (tmp_path / name for name in ("first", "second", "downloads"))
+    for folder in (first, second, downloads):
+        folder.mkdir()
+    for row, record in enumerate(coloured_images(5, 9, seed=7)):
+        category, number = record["label"], row // 5
+        if category < 4 and number < 6:
+            record["image"].save(first / f"kind {category} {number}.png")
+        elif category in (0, 4):
+            record["image"].save(second / f"kind {category} {number}.png")
+    (first / "kind 1 0.png").rename(first / f"{HOSTILE}.png")
+    (first / "page.jpg").write_text("<html>no image</html>")
     with person_at(browser, server.url) as person:
         page = person.page
         assert names(page)[:2] == [TEXT["group-0-name-it"], TEXT["group-1-name-it"]]
@@ -78,14 +73,14 @@ def test_a_visit_from_first_to_last(
 
         press(page, "Group again")
         page.get_by_text("No photographs yet").first.wait_for()
-        give(page, photos[0], "24 of 25 files are in groups")
+        give(page, first, "24 of 25 files are in groups")
         page.locator(".title").filter(has_text="Your photographs").wait_for()
         person.click(".card .name")
         person.type("heron")
         person.said("Now called “heron”")
         person.press("Escape")
 
-        give(page, photos[1], "files are in groups")  # the next stage; what changed is shown
+        give(page, second, "files are in groups")  # the next stage; what changed is shown
         page.locator(".changes").filter(has_text="12 new photographs").wait_for()
         person.click(".title a")
         person.see(".card")
@@ -94,9 +89,9 @@ def test_a_visit_from_first_to_last(
         for link in ("Photographs by group", "Model with these groups", "Table of files and groups"):
             with page.expect_download(timeout=PATIENCE) as waiting:
                 page.get_by_role("link", name=link).click()
-            shutil.copy(waiting.value.path(), tmp_path / waiting.value.suggested_filename)
-        assert {path.name for path in tmp_path.iterdir()} == {"images.zip", "model.zip", "groups.csv"}
-        assert "heron" in (tmp_path / "groups.csv").read_text(encoding="utf-8-sig")
+            shutil.copy(waiting.value.path(), downloads / waiting.value.suggested_filename)
+        assert {path.name for path in downloads.iterdir()} == {"images.zip", "model.zip", "groups.csv"}
+        assert "heron" in (downloads / "groups.csv").read_text(encoding="utf-8-sig")
 
         assert person.visit.complaints == []
         before = page.url

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -63,7 +64,8 @@ def test_an_export_has_its_files_and_those_of_a_person(tmp_path, files, kept, ha
     folder = tmp_path / "out"
     export(folder, FIRST)
     if not has_links:
-        monkeypatch.setattr(systems, "link", _no_link)
+        refused = PermissionError(errno.EPERM, "no links here")
+        monkeypatch.setattr(systems, "link", mock.Mock(side_effect=refused))
     mine = {"notes.txt": "mine", "mine/x.txt": "mine too", "owl/crop.txt": "a crop"}
     for place, text in mine.items():
         (folder / place).parent.mkdir(exist_ok=True)
@@ -83,10 +85,6 @@ def test_an_export_has_its_files_and_those_of_a_person(tmp_path, files, kept, ha
     changed = folder.stat().st_ino
     assert export(folder, there).kept == len(there)
     assert (folder / EXPORTED).read_bytes() == record and folder.stat().st_ino == changed
-
-
-def _no_link(source: Path, target: Path) -> None:
-    raise PermissionError(errno.EPERM, "no links here")
 
 
 @pytest.mark.parametrize("what", ["edited", "replaced by a folder", "replaced by a link", "moved", "deleted"])

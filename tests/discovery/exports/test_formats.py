@@ -263,17 +263,10 @@ def test_a_format_is_one_entry(here, monkeypatch, capsys) -> None:
     assert "名前" in (here / "found/listed/groups.txt").read_text().splitlines()
 
 
-def test_items_without_files_are_a_table_whose_paths_are_those_of_the_computer_that_grouped(
-    here, monkeypatch
-):
+def test_paths_are_those_of_the_computer_that_grouped() -> None:
     for path in ("", "C:\\Users\\me\\a.jpg", "/x/a\\b.jpg", os.path.abspath("a.jpg")):
         assert joinable_path(path) == path
     assert joinable_path("a.jpg") == os.path.abspath("a.jpg")
-    monkeypatch.setattr(Photos, "path", lambda photos, key: f"/items/item-{0:032x}/{key}")
-    for way in WITH_PHOTOGRAPHS:
-        with pytest.raises(RunError, match=TEXT["items-without-image-files"]):
-            export(here, way)
-    assert export(here, "table")["table"].photographs == len(photographs(here))
 
 
 @pytest.mark.parametrize(("form", "suffix"), [("JPEG", ".jpg"), ("TIFF", ".tif"), ("PNG", ".png"), ("", "")])

@@ -102,22 +102,6 @@ def few(monkeypatch):
     return most
 
 
-@pytest.fixture(scope="module")
-def crowd():
-    """Images of eight categories, the truth, and what people said of some."""
-    points, groups = blobs([EACH] * GROUPS, width=WIDTH, spread=0.3)
-    keys, (one, two) = keys_of(points), (groups.eq(each).nonzero()[:, 0].tolist() for each in (2, 3))
-    said = GroupingConstraints(
-        must_link=[(keys[one[0]], keys[two[0]])],
-        cannot_link=[(keys[one[1]], keys[one[2]])],
-        pinned={keys[one[3]]: 30},
-        forbidden={keys[two[1]]: {30}},
-    )
-    moments = np.arange(len(keys))
-    moments[two[5:8]] = two[5]
-    return points, groups, said, moments
-
-
 def known_of(points, groups, kind):
     """Nothing, categories beside which new ones open, or what a stream has brought before; and the next id."""
     if kind == "nothing":
@@ -132,8 +116,18 @@ def known_of(points, groups, kind):
 
 
 @pytest.mark.parametrize("kind", ["nothing", "open set", "stream"])
-def test_they_are_grouped_as_fewer_are_in_any_order(crowd, few, kind):
-    points, groups, said, moments = crowd
+def test_they_are_grouped_as_fewer_are_in_any_order(few, kind):
+    """Images of eight categories, and what people said of some."""
+    points, groups = blobs([EACH] * GROUPS, width=WIDTH, spread=0.3)
+    keys, (one, two) = keys_of(points), (groups.eq(each).nonzero()[:, 0].tolist() for each in (2, 3))
+    said = GroupingConstraints(
+        must_link=[(keys[one[0]], keys[two[0]])],
+        cannot_link=[(keys[one[1]], keys[one[2]])],
+        pinned={keys[one[3]]: 30},
+        forbidden={keys[two[1]]: {30}},
+    )
+    moments = np.arange(len(keys))
+    moments[two[5:8]] = two[5]
     known, next_id = known_of(points, groups, kind)
     options = {"constraints": said, "seed": 3, "first_of": moments}
     options["num_categories"] = GROUPS + 1 if kind == "nothing" else None
@@ -143,7 +137,7 @@ def test_they_are_grouped_as_fewer_are_in_any_order(crowd, few, kind):
     found, again = groups_of(points, known, next_id, **options)
     assert count.count == again.count == len(found.ids) > GROUPS / 2
     assert adjusted_rand_score(fewer.category_ids, found.category_ids) == 1
-    of, keys = homes(found), found.keys
+    of = homes(found)
     assert satisfied(said, of)
     assert all(of[keys[row]] == of[keys[moment]] for row, moment in enumerate(moments.tolist()))
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))

@@ -142,14 +142,6 @@ def test_known_images_are_named_as_a_checkpoint_names_them(separation: float) ->
     assert torch.equal(found.category_ids[stays], plain.category_ids[stays])
 
 
-def away(share: float, direction: int = 0) -> torch.Tensor:
-    """A step ``(D,)`` so long, in the metric, as this share of the usual squared distance between known categories."""
-    whitener = KNOWN.spread.whitener
-    held = KNOWN.prototypes @ whitener
-    usual = torch.cdist(held, held).fill_diagonal_(torch.inf).amin(1).square().median()
-    return torch.linalg.solve(whitener.T, torch.eye(32)[direction] * (share * usual).sqrt())
-
-
 @pytest.mark.parametrize(
     ("images", "apart", "count", "between"),
     [
@@ -170,7 +162,11 @@ def test_the_range_reaches_from_3_4_to_3_times_the_distance_at_which_groups_open
     """Two new categories that lie a share of what known ones do from each other; groups open from 0.2 on."""
     first, _ = WORLD.draw([9], 400, seed=5)
     second, _ = WORLD.draw([9], images, seed=6)
-    found, estimate = groups_of(torch.cat([first, second + away(apart)]), KNOWN, next_id=8)
+    whitener = KNOWN.spread.whitener
+    held = KNOWN.prototypes @ whitener
+    usual = torch.cdist(held, held).fill_diagonal_(torch.inf).amin(1).square().median()
+    away = torch.linalg.solve(whitener.T, torch.eye(32)[0] * (apart * usual).sqrt())
+    found, estimate = groups_of(torch.cat([first, second + away]), KNOWN, next_id=8)
     assert (estimate.count, estimate.range) == (count, between or estimate.range)
     assert found.category_ids.unique().tolist() == list(range(8, count))
 

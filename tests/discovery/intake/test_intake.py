@@ -186,28 +186,15 @@ def test_file_that_changes_is_noticed(tmp_path):
             image_of(intake, intake.files[1])
 
 
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        (IntakeLimits(max_files=2), "holds 3 files; the limit is 2"),
-        (IntakeLimits(max_total_bytes=len(PNG)), f"contains more than the limit of {len(PNG)} bytes in all"),
-    ],
-)
-def test_source_over_a_limit_is_refused(tmp_path, limits, message):
-    written(tmp_path, dict.fromkeys(("a.png", "b.png", "c.png"), PNG))
-    with pytest.raises(DataError, match=message):
-        read_intake(tmp_path, limits=limits)
-    with pytest.raises(DataError, match=message):
-        read_intake(sorted(tmp_path.iterdir()), limits=limits)
-
-
-def test_file_over_a_limit_is_skipped(tmp_path):
+def test_file_over_a_limit_is_skipped_and_more_files_are_refused(tmp_path):
     (tmp_path / "a.png").write_bytes(PNG)
     limits = IntakeLimits(max_file_bytes=len(PNG) - 1)
     rows = DatasetSource(ImageRows(Dataset.from_dict({"image": [PNG]}).cast_column("image", Image())))
     for source in (tmp_path, [tmp_path / "a.png"], rows):
         (file,) = read_intake(source, limits=limits).files
         assert file.verdict.note == TEXT["file-of-bytes-exceeds-the-limit"].format(len(PNG), len(PNG) - 1)
+        with pytest.raises(DataError, match="holds 1 files; the limit is 0"):
+            read_intake(source, limits=IntakeLimits(max_files=0))
     pixels = IntakeLimits(max_pixels=48 * 36 - 1)
     assert "exceeds the limit" in read_intake(tmp_path, limits=pixels).files[0].verdict.note
 
@@ -269,8 +256,9 @@ def test_rows_cannot_name_files_of_the_machine(tmp_path):
 VIEW = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
 
 
-@pytest.fixture
-def photos(tmp_path):
+def test_every_image_is_decoded_once_in_any_order_and_its_view_used_in_the_order_of_the_files(
+    tmp_path, monkeypatch
+):
     """Photographs, some larger than a view needs, drawings, copies of both, and what is none."""
     files = {f"{number} drawing.png": encoded(distinct(50 + number), "PNG") for number in range(6)}
     for number in range(6):
@@ -278,12 +266,7 @@ def photos(tmp_path):
         files[f"{number} photo.jpg"] = oriented("JPEG", number + 1, distinct(number, *size))
     photo, drawing = files["5 photo.jpg"], files["2 drawing.png"]
     copies = {"0 copy.jpg": photo, "7 copy.png": drawing, "8 cut.jpg": photo[:900], "9 cut.jpg": photo[:900]}
-    return written(tmp_path / "photos", files | copies)
-
-
-def test_every_image_is_decoded_once_in_any_order_and_its_view_used_in_the_order_of_the_files(
-    photos, monkeypatch
-):
+    written(tmp_path, files | copies)
     made, counts, decode, look_at = [], Counter(), identity.decode_image, reading.look_at
     waits = iter(np.random.default_rng(1).uniform(0, 0.05, 100))
 
@@ -299,7 +282,7 @@ def test_every_image_is_decoded_once_in_any_order_and_its_view_used_in_the_order
     for workers in (2, 4):
         keys = []
         with read_intake(
-            photos, view=VIEW, workers=workers, use=lambda file, _, keys=keys: keys.append(file.key)
+            tmp_path, view=VIEW, workers=workers, use=lambda file, _, keys=keys: keys.append(file.key)
         ) as intake:
             made.append((intake.files, intake.miniatures.tobytes(), intake.thumbnails(intake.used)))
         assert keys == [file.key for file in intake.used]

@@ -151,15 +151,6 @@ def of_one_kind(count, seed=0):
     return pictures
 
 
-def sign(number):
-    image = Image.new("RGB", (160, 160), (140, 170, 200))
-    draw = ImageDraw.Draw(image)
-    draw.ellipse((16, 16, 144, 144), fill=(200, 20, 20))
-    draw.ellipse((30, 30, 130, 130), fill="white")
-    draw.text((80, 80), str(number), fill="black", font=ImageFont.load_default(52), anchor="mm")
-    return image
-
-
 @pytest.mark.moderate
 def test_pictures_that_are_alike_by_nature_count_singly_unless_a_clock_speaks_for_them():
     parts, others = of_one_kind(30), [photograph(number) for number in range(12)]
@@ -204,25 +195,25 @@ def test_every_turn_has_its_way_back():
 
 
 def test_signs_with_other_numbers_are_other_pictures():
-    assert moments_of([sign(5 * number) for number in range(12)]) == list(range(12))
+    signs = [Image.new("RGB", (160, 160), (140, 170, 200)) for _ in range(12)]
+    for number, image in enumerate(signs):
+        draw = ImageDraw.Draw(image)
+        draw.ellipse((16, 16, 144, 144), fill=(200, 20, 20))
+        draw.ellipse((30, 30, 130, 130), fill="white")
+        draw.text((80, 80), str(5 * number), fill="black", font=ImageFont.load_default(52), anchor="mm")
+    assert moments_of(signs) == list(range(12))
 
 
 # What a moment is to the grouping
 
 
-@pytest.fixture(scope="module")
-def bursts():
-    """Five groups of 20 images, each image three to seven times with hardly another feature; keys and moments."""
-    points, groups = blobs([20] * 5, width=32, spread=1.0)
-    times = torch.arange(100) % 5 + 3
-    moments = torch.arange(100).repeat_interleave(times)
-    noise = torch.randn(len(moments), 32, generator=torch.Generator().manual_seed(0))
-    return points, groups, normalize(points[moments] + 0.01 * noise, dim=1), moments
-
-
 @pytest.mark.moderate
-def test_the_number_of_groups_is_that_of_one_image_of_each_moment(bursts):
-    points, groups, frames, moments = bursts
+def test_the_number_of_groups_is_that_of_one_image_of_each_moment():
+    """Five groups of 20 images, each image three to seven times with hardly another feature."""
+    points, _ = blobs([20] * 5, width=32, spread=1.0)
+    moments = torch.arange(100).repeat_interleave(torch.arange(100) % 5 + 3)
+    noise = torch.randn(len(moments), 32, generator=torch.Generator().manual_seed(0))
+    frames = normalize(points[moments] + 0.01 * noise, dim=1)
     none = KnownCategories.none(32)
     plain, expected = group_images(points, [f"{row:04d}" for row in range(100)], none, next_id=0)
     keys = [f"{row:04d}" for row in range(len(frames))]

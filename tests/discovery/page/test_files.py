@@ -39,15 +39,7 @@ DATES = {
     "trip/three.jpg": "2024:05:02 11:00:00",
     "trip/two.jpg": "2023:01:09 09:30:00",
 }
-
-
 MARKED = "<b>marked.jpg"
-
-
-def taken(date: str) -> bytes:
-    exif = Image.Exif()
-    exif[ExifTags.Base.DateTime] = date
-    return exif.tobytes()
 
 
 @pytest.fixture(scope="session")
@@ -56,8 +48,10 @@ def journey_once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("journey")
     album = folder / "album"
     (album / "trip").mkdir(parents=True)
+    exif = Image.Exif()
     for row, (name, date) in enumerate(DATES.items()):
-        pixels(row, 2400).save(album / name, exif=taken(date))
+        exif[ExifTags.Base.DateTime] = date
+        pixels(row, 2400).save(album / name, exif=exif)
     (album / MARKED).write_bytes(jpeg(pixels(6, 480)))
     pixels(7, 60).save(album / "trip" / "undated Ä.png")
     pixels(8, 2400).resize((2400, 120)).save(album / "wide.tif")

@@ -204,9 +204,8 @@ def test_images_of_a_dissolved_category_go_to_the_nearest_that_they_were_not_tak
 
 
 def test_rename(registry: CategoryRegistry) -> None:
-    for name in ("<img onerror=alert(1)>", "=cmd()", "\u202eabc", "x" * 100, "鷺", "a b", "  grey heron "):
-        edits.rename(registry, 3, name)
-        assert registry.category(3).name == name.strip()
+    edits.rename(registry, 3, "  grey heron ")
+    assert registry.category(3).name == "grey heron"
     edits.rename(registry, 3, "grey heron")  # its own name is no other's
     with pytest.raises(RegistryError, match=TEXT["category-3-is-called-grey-heron"]):
         edits.rename(registry, 4, "grey heron")
@@ -241,6 +240,7 @@ REFUSED: list[tuple[Edit, str]] = [
     ((edits.set_images_aside, ["s0:0"]), "has features here"),
     ((edits.restore, 4), "Category 4 is not ignored"),
     ((edits.forget,), "No image is missing"),
+    ((CategoryRegistry.resolve, 99), "There never was a category 99: ids go up to 6"),
     ((CategoryRegistry.replace_prototypes, {3: np.ones(24), 6: np.ones(24)}), "was merged into category 4"),
 ]
 
@@ -257,27 +257,13 @@ def test_a_refused_edit_changes_nothing(registry: CategoryRegistry, edit: Edit, 
     assert (registry.state_hash(), registry.next_id, len(registry.log), len(registry.prototypes)) == before
 
 
-def test_copies_are_independent_and_time_is_in_the_log_alone(registry: CategoryRegistry) -> None:
-    other, before = registry.copy(), registry.state_hash()
-    edits.merge(other, [3, 4])
-    other.undo()
-    assert other.redo_stack and not registry.redo_stack
-    edits.rename(other, 0, "wasp")
-    assert registry.state_hash() == before
-    assert registry.newest is None
-    assert do(registry, (edits.rename, 0, "wasp"), time="2026-01-01T00:00:00Z").time == "2026-01-01T00:00:00Z"
-    assert registry.state_hash() == other.state_hash()
-
-
-def test_undo_redo_and_resolve_say_when_there_is_nothing(registry: CategoryRegistry) -> None:
-    with pytest.raises(RegistryError, match=TEXT["nothing-to-undo-stage-1-was"]):
-        registry.undo()
-    with pytest.raises(RegistryError, match="nothing to redo"):
-        registry.redo()
-    with pytest.raises(RegistryError, match=TEXT["nothing-was-edited-yet"]):
-        CategoryRegistry().undo()
-    with pytest.raises(RegistryError, match=TEXT["there-never-was-a-category-6"]):
-        registry.resolve(6)
+def test_undo_says_when_there_is_nothing(registry: CategoryRegistry) -> None:
+    for each, said in (
+        (registry, TEXT["nothing-to-undo-stage-1-was"]),
+        (CategoryRegistry(), TEXT["nothing-was-edited-yet"]),
+    ):
+        with pytest.raises(RegistryError, match=said):
+            each.undo()
 
 
 # Labels that come after a grouping
