@@ -19,7 +19,7 @@ import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -319,44 +319,22 @@ def _pinned(self: Tensor, *args: Any) -> Tensor:
     return made
 
 
-def _set_device(device: Any) -> int:
-    if not isinstance(device, int) and torch.device(device).index is None:
-        raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
-    return 0
-
-
 def _patches() -> list[tuple[Any, dict[str, Any]]]:
     """What stands in for functions of torch, by owner."""
-    memory = 80 * 2**30
-    about = types.SimpleNamespace(
-        name="pretend GPU", total_memory=memory, major=9, minor=0, multi_processor_count=132
-    )
     stream = types.SimpleNamespace(
         is_capturing=lambda: False, synchronize=lambda: None, wait_stream=lambda other: None
     )
-    silent = (
-        "_lazy_init synchronize empty_cache reset_peak_memory_stats manual_seed manual_seed_all set_rng_state"
-    )
-    zero = "max_memory_allocated memory_allocated memory_reserved max_memory_reserved current_device"
-    cuda = dict.fromkeys(silent.split(), lambda *a: None) | dict.fromkeys(zero.split(), lambda *a: 0) | {
-        "is_available": lambda: True, "is_initialized": lambda: True, "device_count": lambda: 1,
-        "set_device": _set_device, "_exchange_device": _set_device,
-        "_maybe_exchange_device": _set_device, "is_bf16_supported": lambda *a, **k: True,
-        "get_device_capability": lambda *a: (9, 0), "get_device_name": lambda *a: about.name,
-        "get_device_properties": lambda *a: about, "mem_get_info": lambda *a: (memory, memory),
-        "get_rng_state": lambda *a: torch.zeros(16, dtype=torch.uint8), "get_rng_state_all": lambda: [],
-        "current_stream": lambda *a: stream, "stream": nullcontext, "is_current_stream_capturing": lambda: False,
-        "_is_in_bad_fork": lambda: False,
+    cuda = dict.fromkeys(["_lazy_init", "empty_cache", "reset_peak_memory_stats"], lambda *a: None) | {
+        "is_available": lambda: True, "is_bf16_supported": lambda *a, **k: True,
+        "get_device_name": lambda *a: "pretend GPU", "max_memory_allocated": lambda *a: 0,
     }  # fmt: skip
     accelerator = {
         "is_available": lambda: True, "current_accelerator": lambda *a, **k: torch.device("cuda"),
-        "device_count": lambda: 1, "current_device_index": lambda: 0, "set_device_index": _set_device,
-        "current_stream": lambda *a: stream, "synchronize": lambda *a: None,
+        "current_stream": lambda *a: stream,
     }  # fmt: skip
     instead = {
         "cuda": lambda self, *a, **k: self.to("cuda", **k),
-        "cpu": lambda self, *a, **k: self.to("cpu", **k), "type_as": lambda self, other: self.to(other),
-        "pin_memory": _pinned, "is_pinned": lambda self, *a: getattr(self, "_pretend_pinned", False),
+        "cpu": lambda self, *a, **k: self.to("cpu", **k), "pin_memory": _pinned,
     }  # fmt: skip
     to, quantile, of_tensor = Tensor.to, torch.quantile, Tensor.quantile
     instead["to"] = lambda self, *a, **k: _to(to, self, *a, **k)

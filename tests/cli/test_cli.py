@@ -13,7 +13,6 @@ from datasets import load_from_disk
 
 from promptccd import reports
 from promptccd.cli.main import COMMANDS, main, parse
-from promptccd.cli.recipe_options import recipe_from
 from promptccd.training.recipe import known_fields
 from tests.conftest import coloured_images, save_by_kind
 from tests.messages import TEXT
@@ -68,18 +67,6 @@ def test_predictions_are_those_of_training_for_every_image(
     assert list(found["skipped"]) == ["notes.txt"]
     elsewhere = ended(sys.executable, "-m", "promptccd", *words, cwd=tmp_path)
     assert json.loads(elsewhere.stdout) == found  # confidences and distances too, to the last digit
-
-
-def test_command_line_beats_file_beats_default(recipe_values: Values, tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(json.dumps(recipe_values))
-    more = ["--epochs", "9", "--class_blocks", "3", "1", "1", "--learning_rate", "1e-3"]
-    parsed = recipe_from(parse(["train", "--config", str(recipe), *more]))
-    assert parsed.training.epochs == 9  # command line
-    assert parsed.training.batch_size == 16  # file
-    assert parsed.training.momentum == 0.9  # default
-    assert parsed.data.class_blocks == [3, 1, 1]
-    assert parsed.training.learning_rate == 1e-3
 
 
 def spoilt_recipe(values: Values, folder: Path, spoilt: Callable[[int, bytes], bytes]) -> Path:

@@ -1,6 +1,5 @@
 """Every field of a recipe with values that cannot be, and files that are no recipe: one line."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -103,19 +102,3 @@ def test_a_file_that_is_no_recipe_is_one_line(
     assert len(err.splitlines()) == 1
     assert len(err) < 1200
     assert not (tmp_path / "pwned").exists()
-
-
-def test_a_recipe_that_is_written_is_the_recipe(tmp_path: Path) -> None:
-    path = tmp_path / "r.yaml"
-    path.write_text(
-        "views:\n"
-        "training: {learning_rate: 1e-4, weight_decay: 0, mixed_precision: no, report_to: none, discovery_epochs: }\n"
-        "data: {benchmark: null, dataset: ~}\nmodel: {prompts_at_test: True, backbone: none, prompts_per_image: none}\n"
-    )
-    recipe = Recipe.from_yaml(path)
-    found = recipe.training.learning_rate, recipe.training.weight_decay, recipe.training.mixed_precision
-    assert (found, recipe.model.options) == ((1e-4, 0.0, "no"), {"prompts_at_test": True})
-    assert (recipe.data.benchmark, recipe.data.dataset, recipe.model.backbone) == (None, None, None)
-    assert (recipe.training.discovery_epochs, recipe.views) == (None, Recipe().views)
-    path.write_text(json.dumps(recipe.to_dict()))
-    assert Recipe.from_yaml(path) == recipe
