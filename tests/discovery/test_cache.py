@@ -30,7 +30,8 @@ from promptccd.images import identity
 from tests.discovery.conftest import at_forward, write_pictures
 from tests.discovery.conftest import run as command
 from tests.discovery.stored import contents, copied, registry_in, rows_in, stored_in, table_of
-from tests.images.test_identity import XMP, exif, photograph, text
+from tests.images.test_decode import photograph
+from tests.images.test_identity import XMP, exif, text
 from tests.messages import TEXT
 
 Run = Callable[..., tuple[int, int, set[str]]]
@@ -202,7 +203,7 @@ def photographs(tmp_path: Path) -> Path:
     folder.mkdir()
     for number in range(12):
         name = f"{number:02d}.{'png' if number % 3 else 'jpg'}"
-        photograph((120, 90), seed=number).save(folder / name, quality=92)
+        photograph(120, 90, seed=number).save(folder / name, quality=92)
     return folder
 
 
@@ -254,10 +255,10 @@ def test_thumbnails_are_turned_with_the_file(run, photographs, out):
 
 def test_another_picture_under_the_same_size_and_time_is_read(run, photographs, out):
     path = photographs / "one.bmp"
-    photograph((40, 40), seed=50).save(path)
+    photograph(40, 40, seed=50).save(path)
     for _ in range(2):
         run(photographs)
-        with_time_kept(photograph((40, 40), seed=51).save)(path)
+        with_time_kept(photograph(40, 40, seed=51).save)(path)
     assert len(table_of(out)) == 13
     assert len(registry_in(out).images) == 14  # the one that was there before is not forgotten
 
@@ -270,9 +271,9 @@ def test_a_disk_without_times_of_touch_is_no_dead_end(run, photographs, monkeypa
 
     monkeypatch.setattr(Stamp, "from_status", classmethod(untouched))
     path, missing = photographs / "one.bmp", []
-    photograph((40, 40), seed=50).save(path)
+    photograph(40, 40, seed=50).save(path)
     run(photographs)
-    with_time_kept(photograph((40, 40), seed=51).save)(path)
+    with_time_kept(photograph(40, 40, seed=51).save)(path)
     for _ in range(2):
         capsys.readouterr()
         run(photographs, "--export", "folders", "--json")
@@ -285,7 +286,7 @@ def test_a_disk_without_times_of_touch_is_no_dead_end(run, photographs, monkeypa
 @pytest.mark.moderate
 def test_a_file_of_another_picture_is_named_and_errors_name_files(run, backbone_folder, photographs, caplog):
     run(photographs, "--num_categories", 3)
-    photograph((120, 90), seed=99).save(photographs / "00.jpg", quality=92)
+    photograph(120, 90, seed=99).save(photographs / "00.jpg", quality=92)
     with caplog.at_level("INFO"):
         run(photographs)
     assert TEXT["1-files-show-other-pictures-than"] in caplog.text
