@@ -27,7 +27,7 @@ from promptccd.locks import FolderLock
 from promptccd.reports import plan_cells, run_sweep
 from promptccd.reports.sweep import ProtocolScoring
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
-from promptccd.runs.start import evaluation_view, require_recipe, stage_stream
+from promptccd.runs.start import evaluation_view, record_of, require_recipe, stage_stream
 from promptccd.training.progress import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
@@ -333,6 +333,21 @@ def test_runs_share_what_is_kept_and_end_in_the_same_bytes(
 
 
 # The folder of a run: it moves with its data, and nothing that was laid there is followed
+
+
+def test_folders_of_a_recipe_move_with_their_run(tmp_path: Path) -> None:
+    """They are recorded relative to the run, and read back as they are stored, without a way through the run."""
+    there = tmp_path / "here" / "labelled", tmp_path / "here" / "week 1"
+    for folder in there:
+        folder.mkdir(parents=True)
+    recipe = Recipe.from_dict({"data": {"dataset": str(there[0]), "unlabelled": [str(there[1])]}})
+    run = RunDirectory(tmp_path / "here" / "runs" / "one")
+    run.path.mkdir(parents=True)
+    records = {"format": 1, "split_fingerprint": "", "data_fingerprint": "", "versions": {}}
+    run.write("manifest.json", {**records, "recipe": record_of(recipe, run.path)})
+    moved = (tmp_path / "here").rename(tmp_path / "moved")
+    data = RunDirectory(moved / "runs" / "one").recipe.data
+    assert (data.dataset, data.unlabelled) == (str(moved / "labelled"), [str(moved / "week 1")])
 
 
 def test_a_damaged_table_of_scores_is_refused_before_anything_trains(

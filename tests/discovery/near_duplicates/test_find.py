@@ -135,10 +135,11 @@ def test_other_things_at_the_same_place_are_other_moments():
     assert moments_of(pan(0.33, 2)(photograph(1, 400), SPAWN(0))) == [0, 1]
 
 
-def of_one_kind(count, seed=0):
-    """Pictures of one industrial part: alike by nature, with noise, light and a place of their own."""
-    rng, pictures = SPAWN(seed), []
-    for _ in range(count):
+@pytest.mark.moderate
+def test_pictures_that_are_alike_by_nature_count_singly_unless_a_clock_speaks_for_them():
+    """Pictures of one industrial part, with noise, light and a place of their own."""
+    rng, parts = SPAWN(0), []
+    for _ in range(30):
         image = Image.new("RGB", (128, 128), (70, 72, 75))
         draw = ImageDraw.Draw(image)
         x, y = rng.integers(-2, 3, 2).tolist()
@@ -147,13 +148,8 @@ def of_one_kind(count, seed=0):
             right, down = 64 + x + 36 * np.cos(hole), 64 + y + 36 * np.sin(hole)
             draw.ellipse((right - 6, down - 6, right + 6, down + 6), fill=(40, 40, 42))
         grey = np.asarray(image, dtype=float) * rng.uniform(0.95, 1.05) + rng.normal(0, 3, (128, 128, 1))
-        pictures.append(Image.fromarray(grey.clip(0, 255).astype(np.uint8)))
-    return pictures
-
-
-@pytest.mark.moderate
-def test_pictures_that_are_alike_by_nature_count_singly_unless_a_clock_speaks_for_them():
-    parts, others = of_one_kind(30), [photograph(number) for number in range(12)]
+        parts.append(Image.fromarray(grey.clip(0, 255).astype(np.uint8)))
+    others = [photograph(number) for number in range(12)]
     copies = [resaved(image, 60) for image in others]
     found = found_in(parts)
     assert found.first_of.tolist() == list(range(30))

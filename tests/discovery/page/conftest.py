@@ -145,7 +145,7 @@ class Person:
         self.press("Enter")  # a typed name is one action
 
     def said(self, text: str) -> None:
-        self.page.locator(".status").filter(has_text=re.compile(text)).wait_for(timeout=5000)
+        self.page.locator(".status").filter(has_text=re.compile(text)).wait_for(timeout=30_000)
 
     def go(self, where: str) -> None:
         """Not an action of the job: where it begins."""
