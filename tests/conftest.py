@@ -14,7 +14,7 @@ import random
 import shutil
 import signal
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -292,6 +292,19 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, ti
     folder = tmp_path_factory.mktemp("trained") / "run"
     train_run(Recipe.from_dict(quick_recipe(image_folder, tiny_backbone, folder)))
     return folder
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command in this process; returns its exit code, its output and its messages."""
+    from promptccd.cli.main import main
+
+    def result(*argv: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([*map(str, argv)])
+        return code, *capsys.readouterr()
+
+    return result
 
 
 @pytest.fixture

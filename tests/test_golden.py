@@ -485,7 +485,7 @@ def write_uses(here: Path, run: Path, counted: Path) -> Written:
         ("explain.txt", run / "stage3", image, "--out", out),
         ("recipes.txt", "frost-digits"),
         ("evaluate.streams.json", here / "streams", "--json"),
-        ("evaluate.baselines.json", run, counted, "--baselines", "--json"),
+        ("evaluate.baselines.json", counted, "--baselines", "--json"),
         ("evaluate.protocols.json", run, "--protocol", "cacc", "--protocol", "gcd", "--json"),
         ("evaluate.both.txt", run, counted, "--protocol", "cacc", "--protocol", "gcd"),
     ):

@@ -58,8 +58,8 @@ def changed_lines(root: Path, since: str) -> dict[str, set[int]]:
     text = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
     lines: dict[str, set[int]] = {}
     for line in text.splitlines():
-        if line.startswith("+++ b/"):
-            lines[file := line.removeprefix("+++ b/")] = set()
+        if line.startswith("+++ "):  # a file that was deleted is /dev/null
+            lines[file := line.removeprefix("+++ ").removeprefix("b/")] = set()
         elif found := re.match(r"@@ .* \+(\d+)(?:,(\d+))? @@", line):
             first, count = int(found[1]), int(found[2] or 1)
             lines[file] |= set(range(first, first + count))
