@@ -224,13 +224,12 @@ class Embedder:
 
     def finish(self, num_images: int) -> None:
         """Compute the features of the last views, of so many images in all, and store them."""
-        self._compute_waiting(fills=num_images >= self.batch_size)
+        if self._waiting:
+            self._compute_waiting(fills=num_images >= self.batch_size)
         self._store()
 
     @torch.no_grad()
     def _compute_waiting(self, fills: bool = False) -> None:
-        if not self._waiting:
-            return
         files, views = zip(*self._waiting, strict=True)
         self._waiting.clear()
         pixels, was_training, count = torch.stack(views), self.model.training, len(files)
