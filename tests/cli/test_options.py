@@ -32,6 +32,7 @@ def _accepts(action: argparse.Action, word: str) -> bool:
 def _of_command(name: str, parser: argparse.ArgumentParser) -> dict[str, Any]:
     shown = {each.dest for each in command_parser(name)._actions if each.help != argparse.SUPPRESS}
     own = [each for each in parser._actions if name == "train" or "." not in each.dest]
+    groups = {each: group.title for group in parser._action_groups for each in group._group_actions}
     return {
         ",".join(each.option_strings) or each.dest: {
             **{fact: getattr(each, fact) for fact in OF_ACTION},
@@ -39,6 +40,7 @@ def _of_command(name: str, parser: argparse.ArgumentParser) -> dict[str, Any]:
             "accepts": each.type and [word for word in WORDS if _accepts(each, word)],
             "has help": bool(each.help),
             "shown": each.dest in shown,
+            "group": groups[each],
         }
         for each in own
     }

@@ -58,8 +58,8 @@ TEST = scored(images(20, [*range(6)] * 7))
 
 
 def answers(stage: int, asked: Any) -> np.ndarray:
-    """A classifier that takes every third image for one of the next category."""
-    return (asked.ids + (np.arange(len(asked.ids)) % 3 == 0)) % (stage + 2)
+    """A classifier that takes some images, at every stage others, for those of the next category."""
+    return (asked.ids + (np.arange(len(asked.ids)) % (3, 2, 5, 7)[stage] == 0)) % (stage + 2)
 
 
 TASK = Task(
@@ -166,7 +166,7 @@ def test_sessions_add_what_the_own_classifier_says_of_categories_seen_so_far() -
         said = answers(row.stage, TEST.images[0])[ids < count]
         own = separate_clustering_accuracy(ids[ids < count], said, range(2))
         assert row == replace(plain, native=own)
-        assert len(set(own)) > 1
+    assert len(set(score.stages[0].native)) > 1
 
 
 def test_a_methods_own_answer_is_scored_on_the_images_of_every_stage() -> None:
