@@ -274,3 +274,5 @@ def test_a_workbook_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: 
     book.write_bytes(book.read_bytes()[:-200])
     with pytest.raises(DataError, match=TEXT["list-xlsx-is-no-workbook-that"]):
         load_images(str(book))
+    with pytest.raises(DataError, match="list.csv': No such file"):  # any more
+        spreadsheets.read_sheet(book.with_suffix(".csv"))

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -223,7 +224,7 @@ def test_a_state_that_is_damaged_is_named_and_the_stage_is_trained_from_its_star
         state = TrainingState(0, step, {"model.weight": torch.full((3,), float(step))})
         run.save_state(1, state, seconds=step)
     loaded = run.load_state(1)
-    assert loaded is not None
+    assert loaded is not None and 0 < loaded[1] < time.monotonic()
     assert (loaded[0].epoch, loaded[0].step, loaded[1]) == (0, 2, 2)
     assert loaded[0].tensors["model.weight"].tolist() == [2.0, 2.0, 2.0]
     assert run.load_state(2) is None
@@ -297,7 +298,7 @@ def test_the_steps_of_a_stage_are_not_lost_where_what_follows_them_fails(
         patch.setattr(sys.modules["promptccd.runs.train"], "save_stage", fail)
         train_run(recipe)
     loaded = RunDirectory(folder).load_state(0)
-    assert loaded is not None
+    assert loaded is not None and 0 < loaded[1] < time.monotonic()
     assert (loaded[0].epoch, loaded[0].step) == (recipe.training.epochs, 0)
     monkeypatch.setattr("promptccd.methods.promptccd.MixtureObjective.losses", fail)
     with pytest.raises(KeyboardInterrupt):
