@@ -201,8 +201,7 @@ class DeepValues:
     def _usable(self) -> tuple[np.ndarray, list[float]]:
         """All values except missing ones, and the missing ones."""
         values = self.values.reshape(-1)
-        values = values[np.isfinite(values)] if values.dtype.kind == "f" else values
-        values = values[np.abs(values.astype(np.float64)) < _LARGEST_VALUE]
+        values = values[np.abs(values.astype(np.float64)) < _LARGEST_VALUE]  # NaN is not
         found = [] if self.nodata is None else [self.nodata]
         values = values[values != self.nodata] if found else values
         for extreme in (values.max(), values.min()) if values.size else ():
