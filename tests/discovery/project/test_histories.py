@@ -130,6 +130,8 @@ HISTORIES: dict[str, tuple[Callable[[], CategoryRegistry], Sequence[Edit]]] = {
     "two images are kept apart": (found, KEPT_APART),
     "an image is kept apart from two": (
         found, [*KEPT_APART[:1], (partial(edits.answer, same=False), THREE[0], FIVE[1])]),
+    "an undone answer takes no other one along": (
+        found, [*KEPT_APART[:1], (partial(edits.answer, same=False), THREE[1], FIVE[0]), (undo,)]),
     "a merge overrules the answer": (found, [*KEPT_APART[:1], (edits.merge, [3, 5])]),
     "a move overrules it": (found, [*KEPT_APART, (edits.move, [THREE[0], FIVE[0]], 4)]),
     "gathering overrules it": (found, [*KEPT_APART, (edits.gather, [THREE[0], FIVE[0]])]),
