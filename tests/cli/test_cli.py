@@ -13,6 +13,8 @@ from datasets import load_from_disk
 
 from promptccd import reports
 from promptccd.cli.main import COMMANDS, main, parse
+from promptccd.cli.recipe_options import plugins_in
+from promptccd.cli.tables import explanation_table
 from promptccd.training.recipe import known_fields
 from tests.conftest import coloured_images, save_by_kind
 from tests.messages import TEXT
@@ -121,6 +123,18 @@ def test_help_fits_a_screen_and_help_all_lists_every_field(capsys, monkeypatch) 
         main(["train", "--help-all"])
     shown = re.findall(r"^  --([\w.-]+)", capsys.readouterr().out, re.MULTILINE)
     assert not [each for each in known_fields() if not {each, each.partition(".")[2]} & {*shown}]
+
+
+def test_a_plugin_is_a_word_of_its_own_or_follows_a_sign() -> None:
+    assert plugins_in(["--plugin=own.py", "x", "--plugin", "other.py"]) == ["own.py", "other.py"]
+
+
+def test_an_explanation_lists_parts_and_prompts() -> None:
+    prompts = [{"prompt": "prompt 3", "times": 2, "best_score": 0.25}]
+    found = {"name": "owl", "confidence": 0.5, "patches_per_part": {"head": 3, "wing": 1}, "prompts": prompts}
+    said, parts, *_, row = explanation_table(found).splitlines()
+    assert (said, parts) == ("owl, confidence 0.500", "patches per part: head: 3, wing: 1")
+    assert row.split() == ["prompt", "3", "2", "0.25"]
 
 
 @pytest.mark.parametrize("command", [name for commands in COMMANDS.values() for name in commands])
