@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import json
 import os
 import random
 import shutil
@@ -280,6 +281,14 @@ def resumable_recipe(image_folder: Path, backbone_folder: Path, folder: Path) ->
     return values
 
 
+@pytest.fixture
+def recipe_file(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> Path:
+    """A file with a four-stage recipe that trains in a second or two."""
+    return write_recipe(
+        tmp_path / "recipe.yaml", quick_recipe(image_folder, backbone_folder, tmp_path / "run")
+    )
+
+
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, tiny_backbone: Path) -> Path:
     """Folder of a finished run of four stages. Tests that change it work on a copy.
@@ -331,6 +340,12 @@ def sum_again(folder: Path) -> None:
     (folder / CHECKSUMS).unlink(missing_ok=True)
     copy = lambda staging: shutil.copytree(folder, staging, dirs_exist_ok=True)  # noqa: E731
     write_directory(folder, copy, replace=True)
+
+
+def write_recipe(path: Path, values: dict[str, dict]) -> Path:
+    """A file with a recipe: JSON is YAML."""
+    path.write_text(json.dumps(values))
+    return path
 
 
 def quick_recipe(image_folder: Path, backbone_folder: Path, folder: Path, **model: object) -> dict[str, dict]:

@@ -10,7 +10,6 @@ import pytest
 
 from promptccd.cli.main import main as run_command
 from promptccd.cli.main import parse
-from tests.conftest import quick_recipe
 from tests.discovery.conftest import write_pictures
 from tests.docs.pages import ROOT
 from tests.processes import ended
@@ -42,11 +41,9 @@ def test_the_demo_ends_with_a_page_and_commands_that_work(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_my_own_prompt(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> None:
+def test_my_own_prompt(recipe_file: Path, tmp_path: Path) -> None:
     """The card says where its code is from, although it was run as a script; the code does not travel."""
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
-    said = run_example("my_own_prompt.py", "--config", recipe, "--out", tmp_path / "run")
+    said = run_example("my_own_prompt.py", "--config", recipe_file, "--out", tmp_path / "run")
     assert "'all': " in said
     stage = tmp_path / "run" / "stage3"
     config = json.loads((stage / "config.json").read_text())

@@ -25,7 +25,7 @@ from promptccd.methods import LOSSES, METHODS, Method, Objective, Rows, register
 from promptccd.models import VARIANTS, CategoryDiscoveryModel, register_variant
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.recipe import Recipe
-from tests.conftest import resumable_recipe
+from tests.conftest import resumable_recipe, write_recipe
 from tests.discovery.conftest import write_pictures
 from tests.docs.pages import blocks, section
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
@@ -97,8 +97,7 @@ def run(
         "training": {"learning_rate": RATE, "epochs": 2, **TRAINING.get(method.name, {})},
     }
     values = merged(resumable_recipe(image_folder, backbone_folder, folder / "run"), changes)
-    path = folder / "recipe.yaml"
-    path.write_text(json.dumps(values))
+    path = write_recipe(folder / "recipe.yaml", values)
     assert main(["train", "--config", str(path), "--output_dir", str(folder / "whole")]) == 0
     with pytest.MonkeyPatch.context() as monkeypatch:
         listen(Signals(every=5, numbers=[signal.SIGTERM]), monkeypatch)
@@ -204,10 +203,9 @@ def test_a_method_of_the_script_that_runs_has_the_name_of_its_import(monkeypatch
     script = ModuleType("__main__")
     script.__file__ = "/somewhere/my_script.py"
     monkeypatch.setitem(sys.modules, "__main__", script)
-    config = type(
-        "ScriptConfig", (GCDModel.config_class,), {"model_type": "of-a-script", "__module__": "__main__"}
-    )
-    model = type("ScriptModel", (GCDModel,), {"config_class": config, "__module__": "__main__"})
+    own = {"__module__": "__main__"}
+    config = type("ScriptConfig", (GCDModel.config_class,), {"model_type": "of-a-script", **own})
+    model = type("ScriptModel", (GCDModel,), {"config_class": config, **own})
     try:
         register_variant(model)
         assert sys.modules["my_script"] is script
@@ -223,7 +221,7 @@ def test_a_method_of_the_script_that_runs_has_the_name_of_its_import(monkeypatch
 def test_the_command_of_the_page(recipe_values: dict, tmp_path: Path) -> None:
     """In a process of its own, in the folder where the file lies."""
     write_own_method(tmp_path)
-    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe_values))
+    write_recipe(tmp_path / "recipe.yaml", recipe_values)
     (command,) = blocks(section("Add your own method", PAGE), "bash")
     words = shlex.split(command)
     assert words[0] == "promptccd"

@@ -16,7 +16,7 @@ from promptccd.cli.main import COMMANDS, main, parse
 from promptccd.cli.recipe_options import plugins_in
 from promptccd.cli.tables import explanation_table
 from promptccd.training.recipe import known_fields
-from tests.conftest import coloured_images, save_by_kind
+from tests.conftest import coloured_images, save_by_kind, write_recipe
 from tests.messages import TEXT
 from tests.processes import ended
 
@@ -76,8 +76,7 @@ def spoilt_recipe(values: Values, folder: Path, spoilt: Callable[[int, bytes], b
     for picture in save_by_kind(coloured_images(5, 30), folder / "pictures").rglob("*.png"):
         picture.write_bytes(spoilt(int(picture.stem), picture.read_bytes()))
     values["data"]["dataset"] = str(folder / "pictures")
-    (folder / "recipe.yaml").write_text(json.dumps(values))
-    return folder / "recipe.yaml"
+    return write_recipe(folder / "recipe.yaml", values)
 
 
 @pytest.mark.slow

@@ -24,9 +24,9 @@ from promptccd.cli.options import to_json
 from promptccd.errors import DeviceError, DiskError
 from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
-from tests.conftest import coloured_images, quick_recipe, resumable_recipe, save_by_kind
+from tests.conftest import coloured_images, resumable_recipe, save_by_kind, write_recipe
 from tests.messages import TEXT
-from tests.processes import eventually, processes_of
+from tests.processes import ended, eventually, processes_of
 
 COMMAND = [sys.executable, "-m", "promptccd_command"]
 
@@ -45,13 +45,9 @@ def watch() -> None:
 
 
 @pytest.mark.slow
-def test_on_a_terminal_a_training_shows_its_epochs(
-    tmp_path: Path, image_folder: Path, backbone_folder: Path
-) -> None:
+def test_on_a_terminal_a_training_shows_its_epochs(recipe_file: Path) -> None:
     """Although those of transformers are hidden, and with them the Hub's."""
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
-    ended = run_forked(["train", "--config", recipe], before=watch)
+    ended = run_forked(["train", "--config", recipe_file], before=watch)
     assert ended.code == 0
     for stage in (0, 3):
         assert re.search(rf"stage {stage}\b[^\n]*: +\d+%", ended.err), stage
@@ -120,17 +116,14 @@ def test_a_signal_during_the_imports_is_one_line(module: str, number: int) -> No
     ],
 )
 def test_a_signal_at_any_instant_is_one_line(
-    words: str, opened: int, number: int, trained_run: Path, pictures: Path, image_folder: Path,
-    backbone_folder: Path, tmp_path: Path,
-) -> None:  # fmt: skip
+    words: str, opened: int, number: int, trained_run: Path, pictures: Path, recipe_file: Path, tmp_path: Path
+) -> None:
     """Before it reads its first file, when it knows what to do, and in the middle of it."""
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
     argv: dict[str, list[object]] = {
         "predict": [trained_run / "stage3", pictures],
         "report": [trained_run, "--out", tmp_path / "out"],
-        "split": [recipe],
-        "train": ["--config", recipe],
+        "split": [recipe_file],
+        "train": ["--config", recipe_file],
     }
     given = argv.get(words, [trained_run])
     ended = run_forked([words, *given], before=after_opening(opened, number))
@@ -173,8 +166,7 @@ def test_a_signal_ends_all_processes_in_time_and_what_was_saved_stays(
     """A terminal sends Ctrl-C to the whole group: loaders, cells and their server get it, too."""
     values = resumable_recipe(image_folder, backbone_folder, tmp_path / "run")
     values["training"] |= {"epochs": 4_000, "num_workers": 2 if kind == "train" else 0}
-    recipe = tmp_path / "tiny.yaml"
-    recipe.write_text(json.dumps(values))
+    recipe = write_recipe(tmp_path / "tiny.yaml", values)
     sweep = ["sweep", "--config", str(recipe), "--seeds", "1", "--out", str(tmp_path / "out")]
     words, where = {
         "train": (["train", "--config", str(recipe)], tmp_path / "run"),
@@ -231,9 +223,7 @@ def test_output_that_nobody_reads_ends_quietly(words: list[str]) -> None:
 )
 def test_output_that_nobody_takes_is_no_traceback(words: str, code: int, said: str) -> None:
     script = f"{sys.executable} -m promptccd_command {words}"
-    done = subprocess.run(
-        ["bash", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
-    )
+    done = ended("bash", "-c", script)
     assert done.returncode == code
     assert done.stderr.startswith(said)
     assert len(done.stderr.splitlines()) == bool(said)

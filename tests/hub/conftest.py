@@ -1,6 +1,5 @@
 """A Hub of one's own for each test, for this process and for the ones it starts."""
 
-import json
 import os
 import shutil
 import time
@@ -14,6 +13,8 @@ import pytest
 from huggingface_hub import HfFileSystem, close_session
 
 from promptccd.runs import RunDirectory
+from tests.conftest import write_recipe
+from tests.data.layouts import written
 from tests.hub.server import TAKEN_OUT, Hub
 
 
@@ -49,10 +50,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Space gets a package of three files, one by LFS: to send all of ours takes a second."""
-    package = tmp_path / "package"
-    for name in ("__init__.py", "models/photographs/config.json", "picture.png"):
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text(name)
+    names = ("__init__.py", "models/photographs/config.json", "picture.png")
+    package = written(tmp_path / "package", {name: name for name in names})
     monkeypatch.setattr("promptccd.hub.space._PACKAGE", package)
 
 
@@ -65,6 +64,4 @@ def run(trained_run: Path, tmp_path: Path) -> RunDirectory:
 @pytest.fixture
 def recipe(recipe_values: dict, tmp_path: Path) -> Path:
     """A file with a recipe of four stages."""
-    path = tmp_path / "recipe.json"
-    path.write_text(json.dumps(recipe_values))
-    return path
+    return write_recipe(tmp_path / "recipe.json", recipe_values)

@@ -18,7 +18,7 @@ from promptccd.data import StageStream
 from promptccd.data.tables import load_images
 from promptccd.errors import DataError
 from promptccd.hub import publish_stages
-from tests.conftest import coloured_images, quick_recipe
+from tests.conftest import coloured_images, quick_recipe, write_recipe
 from tests.hub.hostile_tables import CARD, MARKER, TABLES, Places, foreign, secret_files, write_parquet
 from tests.hub.server import Fault, Hub
 from tests.messages import TEXT
@@ -166,10 +166,9 @@ def test_a_repository_names_nothing_but_its_own(
     elif where != "row":
         files["README.md"] = card_of(where.format(secret=places.secret))
     hub.add("user/foreign", files, kind="dataset")
-    recipe = tmp_path / "recipe.json"
     values = quick_recipe(places.data, backbone_folder, tmp_path / "run")
     values["data"]["dataset"] = "user/foreign"
-    recipe.write_text(json.dumps(values))
+    recipe = write_recipe(tmp_path / "recipe.json", values)
     hub.log.clear()
     watch(places)
     for command in (["train", "--config", str(recipe)], ["split", str(recipe), "--push", "user/stages"]):

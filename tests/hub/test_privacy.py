@@ -18,7 +18,7 @@ from PIL import Image
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from tests.conftest import quick_recipe
+from tests.conftest import quick_recipe, write_recipe
 from tests.hub.server import Hub
 from tests.messages import TEXT
 from tests.photographs import MARKER, TELLING, album, jpeg, pixels
@@ -41,9 +41,9 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def recipe(photographs: Path, backbone_folder: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "recipe.json"
-    path.write_text(json.dumps(quick_recipe(photographs, backbone_folder, tmp_path / "run")))
-    return path
+    return write_recipe(
+        tmp_path / "recipe.json", quick_recipe(photographs, backbone_folder, tmp_path / "run")
+    )
 
 
 def secrets_in(content: bytes) -> list[str]:
@@ -113,9 +113,8 @@ def test_models_cards_and_pages_tell_nothing(
     assert named == {"manifest.json", "images.json"}
     assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report")]) == 0
     picture = sorted(photographs.rglob("*.jpg"))[0]
-    assert (
-        main(["explain", str(tmp_path / "run" / "stage1"), str(picture), "--out", str(tmp_path / "why")]) == 0
-    )
+    words = ["explain", str(tmp_path / "run" / "stage1"), str(picture)]
+    assert main([*words, "--out", str(tmp_path / "why")]) == 0
     made = [path for name in ("report", "why") for path in (tmp_path / name).rglob("*") if path.is_file()]
     assert len(made) >= 4
     assert [path.name for path in made if told_within(path.read_bytes())] == []
@@ -129,11 +128,8 @@ def test_what_is_published_tells_nothing(photographs: Path, trained_run: Path, t
     assert main([*command, "--out", str(found), "--export", "publish"]) == 0
     made = list((found / "publish").rglob("*"))
     assert len(made) > 70
-    assert [
-        path
-        for path in made
-        if secrets_in(path.name.encode() + (path.read_bytes() if path.is_file() else b""))
-    ] == []
+    contents = {path: path.read_bytes() if path.is_file() else b"" for path in made}
+    assert [path for path in made if secrets_in(path.name.encode() + contents[path])] == []
     page = (found / "discovery.html").read_text()
     assert f"{MARKER}-file_3" in page  # the person's own record
     unnamed = re.sub(f"{MARKER}-file_[0-9a-z]+", "", page).encode()
@@ -181,8 +177,7 @@ def test_nothing_is_unpickled_and_no_token_is_written(
     recipe_values: dict, hub: Hub, pictures: Path, tmp_path: Path
 ) -> None:
     hub.accounts[CANARY] = hub.accounts[hub.token]
-    recipe, run = tmp_path / "recipe.json", tmp_path / "run"
-    recipe.write_text(json.dumps(recipe_values))
+    recipe, run = write_recipe(tmp_path / "recipe.json", recipe_values), tmp_path / "run"
     environment = {**os.environ, **hub.environment(cache=tmp_path / "cache", token=CANARY)}
     command = [sys.executable, "-c", EVERYTHING, str(recipe), str(run), str(pictures), "user/run-stage3"]
     result = ended(*command, env=environment)

@@ -18,7 +18,7 @@ from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.hub import push_run, verify
 from promptccd.hub.verify import Check, stage_checks
 from promptccd.runs import RunDirectory, load_model
-from tests.conftest import sum_again
+from tests.conftest import sum_again, write_recipe
 from tests.discovery.conftest import write_pictures
 from tests.discovery.stored import content_of, correct, registry_in
 from tests.hub.server import Hub
@@ -159,11 +159,8 @@ def test_a_registry_comes_back_as_it_was_pushed(
 
 
 def in_folder(values: dict, folder: Path, **training: object) -> Path:
-    path = folder.with_suffix(".json")
-    path.write_text(
-        json.dumps({**values, "training": {**values["training"], "output_dir": str(folder), **training}})
-    )
-    return path
+    changes = {**values["training"], "output_dir": str(folder), **training}
+    return write_recipe(folder.with_suffix(".json"), {**values, "training": changes})
 
 
 @pytest.mark.slow

@@ -1,12 +1,11 @@
 """Recipes to sweep over, and a sweep that nothing disturbed."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from promptccd.reports import plan_cells, run_sweep
-from tests.conftest import quick_recipe, resumable_recipe
+from tests.conftest import quick_recipe, resumable_recipe, write_recipe
 
 
 @pytest.fixture
@@ -22,9 +21,9 @@ def recipes(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, backbo
     values = resumable_recipe(image_folder, backbone_folder, folder)
     del values["training"]["output_dir"]
     values["training"]["epochs"] = 2
-    (folder / "tiny.yaml").write_text(json.dumps(values))  # JSON is YAML
+    write_recipe(folder / "tiny.yaml", values)
     values["model"]["variant"] = "promptccd-gcd"
-    (folder / "tiny-gcd.yaml").write_text(json.dumps(values))
+    write_recipe(folder / "tiny-gcd.yaml", values)
     return folder
 
 

@@ -25,8 +25,10 @@ from promptccd.reports import RayEngine, SlurmEngine, SweepCell, run_sweep, swee
 from promptccd.reports.engines import VISIBLE, Job, PoolOfDevices, visible_devices
 from promptccd.reports.sweep import CellWork, work_into_log
 from promptccd.training.recipe import Recipe
+from tests.conftest import write_recipe
 from tests.messages import TEXT
 from tests.processes import ended, eventually, in_a_fork, owner_number
+from tests.runs.test_resume import changed
 from tests.runs.test_sweep import hashes, plan
 
 
@@ -249,8 +251,7 @@ def test_the_next_cell_gets_the_device_with_the_fewest(devices, places, ending, 
 
 
 def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monkeypatch, capsys):
-    recipe = tmp_path / "tiny.yaml"
-    recipe.write_text(json.dumps(recipe_values | {"training": {"epochs": 1}}))
+    recipe = write_recipe(tmp_path / "tiny.yaml", recipe_values | {"training": {"epochs": 1}})
     place = ["--config", str(recipe), "--out", str(tmp_path / "out")]
     words = ["sweep", *place, "--seeds", "1", "2", "--seeds", "3", "--dry-run"]
     monkeypatch.setenv(VISIBLE, "3,5")
@@ -300,11 +301,8 @@ def in_a_process(recipe: Recipe, work: CellWork, log: Path, folder: Path) -> int
     ],
 )
 def test_what_a_cell_says_is_in_its_log_behind_what_is_there(work, code, said, recipe_values, tmp_path):
-    values = {
-        **recipe_values,
-        "training": {**recipe_values["training"], "output_dir": str(tmp_path / "cell")},
-    }
-    recipe, folder = Recipe.from_dict(values), tmp_path / "here"
+    recipe = changed(recipe_values, "training", output_dir=str(tmp_path / "cell"))
+    folder = tmp_path / "here"
     folder.mkdir()
     log = tmp_path / "cell" / "train.log"
     log.parent.mkdir()

@@ -1,7 +1,6 @@
 """However a run is interrupted, its stages end up the same bytes; nothing that was laid into its folder is followed."""
 
 import contextlib
-import hashlib
 import json
 import os
 import random
@@ -22,17 +21,18 @@ from safetensors.torch import save_file
 
 from promptccd.data import StageStream
 from promptccd.data.views import normalise
-from promptccd.disk import temporary
+from promptccd.disk import sha256_of, temporary
 from promptccd.errors import PromptCCDError, RunError, SplitMismatchError
 from promptccd.locks import FolderLock
 from promptccd.reports import plan_cells, run_sweep
 from promptccd.reports.sweep import ProtocolScoring
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
+from promptccd.runs.stage import LEARNT
 from promptccd.runs.start import evaluation_view, record_of, require_recipe, stage_stream
 from promptccd.training.progress import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
-from tests.conftest import quick_recipe, resumable_recipe
+from tests.conftest import quick_recipe, resumable_recipe, write_recipe
 from tests.messages import TEXT
 from tests.processes import ended
 
@@ -44,10 +44,7 @@ def changed(values: Values, section: str, **fields) -> Recipe:
 
 
 def stage_hashes(run: Path, num_stages: int = 4) -> list[str]:
-    return [
-        hashlib.sha256((run / f"stage{stage}" / "model-00002-of-00002.safetensors").read_bytes()).hexdigest()
-        for stage in range(num_stages)
-    ]
+    return [sha256_of(run / f"stage{stage}" / LEARNT) for stage in range(num_stages)]
 
 
 def begun_again(run: Path, folder: Path, stage: int) -> Recipe:
@@ -62,9 +59,8 @@ def begun_again(run: Path, folder: Path, stage: int) -> Recipe:
 
 def command_of(values: Values, folder: Path, name: str, **training) -> list[str]:
     """The command that trains a run of that name in a new process."""
-    recipe = folder / f"{name}.json"  # JSON is YAML
-    changes = {**training, "output_dir": str(folder / name)}
-    recipe.write_text(json.dumps({**values, "training": {**values["training"], **changes}}))
+    changes = {**values["training"], **training, "output_dir": str(folder / name)}
+    recipe = write_recipe(folder / f"{name}.json", {**values, "training": changes})
     return [sys.executable, "-m", "promptccd", "train", "--config", str(recipe)]
 
 
@@ -132,7 +128,7 @@ def test_a_damaged_stage_is_named_and_trained_again(
     recipe_values: Values, tmp_path: Path, reference_run: Path, caplog
 ) -> None:
     run = Path(shutil.copytree(reference_run, tmp_path / "run"))
-    weights = run / "stage2" / "model-00002-of-00002.safetensors"
+    weights = run / "stage2" / LEARNT
     weights.write_bytes(weights.read_bytes()[:-7])
     train_run(Recipe.from_dict(recipe_values))
     assert TEXT["refused-stage2-model-00002-of-00002"] in caplog.text
@@ -234,10 +230,8 @@ def test_a_state_that_is_damaged_is_named_and_the_stage_is_trained_from_its_star
     elif damage == "another file":
         file.write_text("{}")
     else:
-        position = {"epoch": 0, "seconds": 1.0}
-        save_file(
-            state.tensors, file, {"position": json.dumps(position)} if damage != "no position" else None
-        )
+        position = {"position": json.dumps({"epoch": 0, "seconds": 1.0})}
+        save_file(state.tensors, file, None if damage == "no position" else position)
     assert run.load_state(1) is None
     assert f"{file} is damaged" in caplog.text
 
@@ -376,8 +370,7 @@ def train(values: dict, folder: Path) -> None:
 
 
 def sweep(values: dict, folder: Path) -> None:
-    (folder / "recipe.json").write_text(json.dumps(values))
-    cells = plan_cells([folder / "recipe.json"], [1], {}, folder / "sweep")
+    cells = plan_cells([write_recipe(folder / "recipe.json", values)], [1], {}, folder / "sweep")
     run_sweep(cells, folder / "sweep", scorings=[ProtocolScoring("gcd")], baselines=True)
 
 
