@@ -48,6 +48,7 @@ from promptccd.disk import (
 from promptccd.errors import DeviceError, DiskError, RunError
 from promptccd.locks import FolderLock, owner_of
 from promptccd.processes import end_with_parent
+from tests.data.layouts import put, written
 from tests.discovery.conftest import write_pictures
 from tests.messages import TEXT
 
@@ -81,25 +82,14 @@ def changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], obj
     return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
 
 
-def with_files_of_systems(folder: Path) -> None:
-    compiled = "__pycache__/handler.cpython-313.pyc"  # of an endpoint that imported it from there
-    names = ".DS_Store ._model.safetensors Thumbs.db Desktop.ini .nfs0012 @eaDir/a"
-    for name in (*names.split(), compiled):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(b"?")
-
-
-def with_code_elsewhere(folder: Path) -> None:
-    (folder / "extra/__pycache__").mkdir(parents=True)
-    (folder / "extra/__pycache__/a.pyc").touch()
-
-
 def with_a_link(folder: Path) -> None:
     (folder / "README.md").unlink()
     (folder / "README.md").symlink_to(folder / "position.json")
 
 
-SUMS, WEIGHTS = "checksums.json", "tensors.safetensors"
+SUMS, WEIGHTS, CODE = "checksums.json", "tensors.safetensors", "extra/__pycache__/a.pyc"
+OF_SYSTEMS = [".DS_Store", "._model.safetensors", "Thumbs.db", "Desktop.ini", ".nfs0012", "@eaDir/a"]
+OF_SYSTEMS += ["__pycache__/handler.cpython-313.pyc"]  # of an endpoint that imported it from there
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a byte flipped": (
         changed(WEIGHTS, lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:]),
@@ -109,14 +99,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "emptied": (changed("position.json", lambda data: b""), "position.json was altered or cut short"),
     "missing": (lambda folder: (folder / WEIGHTS).unlink(), f"{WEIGHTS} is missing"),
     "a stranger": (lambda folder: (folder / "extra.bin").touch(), "extra.bin does not belong there"),
-    "compiled code elsewhere": (with_code_elsewhere, "extra/__pycache__/a.pyc does not belong there"),
+    "compiled code elsewhere": (lambda folder: put(folder / CODE, ""), f"{CODE} does not belong there"),
     "a link": (with_a_link, TEXT["readme-md-is-a-link"]),
     "no sums": (lambda folder: (folder / SUMS).unlink(), f"{SUMS} is missing or unreadable"),
     "a list of sums": (changed(SUMS, lambda data: b"[]"), f"{SUMS} is missing or unreadable"),
     "deep sums": (changed(SUMS, lambda data: b"[" * 100_000), f"{SUMS} is missing or unreadable"),
     "half a sum": (changed(SUMS, lambda data: b"{"), f"{SUMS} is missing or unreadable"),
     "a card that a person edited": (changed("README.md", lambda data: b"my own words"), ""),
-    "files of systems": (with_files_of_systems, ""),
+    "files of systems": (lambda folder: written(folder, dict.fromkeys(OF_SYSTEMS, b"?")), ""),
 }
 
 
@@ -150,21 +140,16 @@ def test_what_is_written_reaches_the_disk_before_it_has_its_name(tmp_path: Path)
         write_directory(tmp_path / "one", fill)
         make_folder(tmp_path / "a" / "b")
         write_file(tmp_path / "two", "text")
-    files = [
-        f"fsync {name}" for name in ("README.md", "checksums.json", "position.json", "tensors.safetensors")
-    ]
+    files = [f"fsync {name}" for name in ("README.md", SUMS, "position.json", WEIGHTS)]
     one, two = ([f"fsync .tmp-{name}", f"rename {name}", "fsync folder"] for name in ("one", "two"))
     assert calls == [*files, *one, *["fsync folder"] * 2, *two]
 
 
-def nest(folder: Path, text: str) -> None:
-    (folder / "inner").mkdir()
-    (folder / "inner" / "text").write_text(text)
-
-
 WRITERS: dict[str, tuple[Callable[[Path, str], None], Callable[[Path], str]]] = {
     "a folder": (
-        lambda path, text: write_directory(path, lambda folder: nest(folder, text), replace=True),
+        lambda path, text: write_directory(
+            path, lambda folder: put(folder / "inner/text", text), replace=True
+        ),
         lambda path: (path / "inner" / "text").read_text(),
     ),
     "a file": (write_file, Path.read_text),

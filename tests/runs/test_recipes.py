@@ -10,6 +10,7 @@ from promptccd.runs import load_model, train_run
 from promptccd.runs.start import model_options
 from promptccd.training.recipe import Recipe, located, recipes_in, sections_of, shipped, summary_of
 from tests.conftest import HUB_CONFIGS, TINY_HEAD, coloured_images
+from tests.data.layouts import written
 from tests.messages import TEXT
 
 TWO_STAGES = [[0.7, 1.0], [1.0]]  # one labelled and one not: both kinds of step
@@ -40,13 +41,12 @@ def test_every_pair_is_of_a_method_and_a_data_set_that_exist() -> None:
 
 
 def test_a_pair_is_laid_over_the_data_set_and_that_over_the_method(tmp_path: Path) -> None:
-    for name, text in {
+    files = {
         "methods/promptccd-b-l2p.yaml": "training: {epochs: 1, batch_size: 2, seed: 3}",
         "data/mine.yaml": "training: {epochs: 4, batch_size: 5}",
         "pairs.yaml": "promptccd-b-l2p/mine: {training: {epochs: 6}}",
-    }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+    }
+    written(tmp_path, files)
     read = Recipe.from_yaml(tmp_path / "promptccd-b-l2p-mine.yaml").training
     assert (read.epochs, read.batch_size, read.seed) == (6, 5, 3)
     assert read.output_dir == "runs/promptccd-b-l2p-mine"

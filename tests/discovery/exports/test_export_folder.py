@@ -18,6 +18,7 @@ from promptccd.discovery.exports.export_folder import DIGITS, WORK, Export, Expo
 from promptccd.disk import EXPORTED
 from promptccd.errors import DataError, DiskError, RunError
 from promptccd.locks import LOCK, OWNER
+from tests.data.layouts import put, written
 from tests.messages import TEXT
 
 
@@ -44,6 +45,15 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 FIRST = {"owl/a.txt": "owl one", "owl/b.txt": "owl two", "heron/a.txt": "heron one"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a first export."""
+    export(tmp_path / "out", FIRST)
+    return tmp_path / "out"
+
+
 EAGLES = {each.replace("owl", "eagle owl"): text for each, text in FIRST.items()}
 
 
@@ -60,17 +70,14 @@ EAGLES = {each.replace("owl", "eagle owl"): text for each, text in FIRST.items()
     ],
 )
 @pytest.mark.parametrize("has_links", [True, False])
-def test_an_export_has_its_files_and_those_of_a_person(tmp_path, files, kept, has_links, monkeypatch) -> None:
-    folder = tmp_path / "out"
-    export(folder, FIRST)
+def test_an_export_has_its_files_and_those_of_a_person(
+    folder, tmp_path, files, kept, has_links, monkeypatch
+) -> None:
     if not has_links:
         refused = PermissionError(errno.EPERM, "no links here")
         monkeypatch.setattr(systems, "link", mock.Mock(side_effect=refused))
     mine = {"notes.txt": "mine", "mine/x.txt": "mine too", "owl/crop.txt": "a crop"}
-    for place, text in mine.items():
-        (folder / place).parent.mkdir(exist_ok=True)
-        (folder / place).write_text(text)
-    (folder / "link").symlink_to("nowhere")
+    written(folder, {**mine, "link": Path("nowhere")})
     found = export(folder, files)
     there = {place: text for place, text in files.items() if text != "gone"}
     assert tree(folder) == {**there, **mine} and (folder / "link").readlink() == Path("nowhere")
@@ -88,10 +95,8 @@ def test_an_export_has_its_files_and_those_of_a_person(tmp_path, files, kept, ha
 
 
 @pytest.mark.parametrize("what", ["edited", "replaced by a folder", "replaced by a link", "moved", "deleted"])
-def test_what_somebody_changed_is_theirs(tmp_path: Path, what: str) -> None:
-    folder, outside = tmp_path / "out", tmp_path / "outside"
-    export(folder, FIRST)
-    outside.write_text("owl one")
+def test_what_somebody_changed_is_theirs(folder: Path, tmp_path: Path, what: str) -> None:
+    outside = put(tmp_path / "outside", "owl one")
     path = folder / "owl/a.txt"
     if what == "edited":
         path.write_text("owl ONE")  # of the same size
@@ -125,13 +130,11 @@ def test_what_somebody_changed_is_theirs(tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("mine", [None, "edited", "owl ONE"])
-def test_the_same_export_again_restores_what_was_deleted_or_edited(tmp_path: Path, mine: str | None) -> None:
-    folder = tmp_path / "out"
-    export(folder, FIRST)
+def test_the_same_export_again_restores_what_was_deleted_or_edited(folder: Path, mine: str | None) -> None:
     (folder / "owl/a.txt").unlink()
     if mine:
         (folder / "owl/a.txt").write_text(mine)
-    found, kept = export(folder, FIRST), tmp_path / "out (kept)/owl/a.txt"
+    found, kept = export(folder, FIRST), folder.parent / "out (kept)/owl/a.txt"
     if mine == "owl ONE":  # of the same size: looked at when another file needs its place
         assert (found.kept, tree(folder)) == (3, {**FIRST, "owl/a.txt": mine})
         return
@@ -139,12 +142,8 @@ def test_the_same_export_again_restores_what_was_deleted_or_edited(tmp_path: Pat
     assert kept.exists() == bool(mine) and (not mine or kept.read_text() == mine)
 
 
-def test_what_has_the_name_of_an_exported_file_gets_another(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    export(folder, FIRST)
-    (folder / "stork").write_text("no folder")
-    (folder / "crane").symlink_to(tmp_path, target_is_directory=True)
-    (folder / "owl/c.txt").write_text("mine")
+def test_what_has_the_name_of_an_exported_file_gets_another(folder: Path, tmp_path: Path) -> None:
+    written(folder, {"stork": "no folder", "crane": tmp_path, "owl/c.txt": "mine"})
     wanted = {**FIRST, "stork/a.txt": "a", "crane/a.txt": "b", "owl/c.txt": "c"}
     found = export(folder, wanted)
     assert found.left == [f"out (kept)/{each}" for each in ("crane", "owl/c.txt", "stork")]
@@ -154,11 +153,9 @@ def test_what_has_the_name_of_an_exported_file_gets_another(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("part", ["out", "old"])  # before the swap, and after it
-def test_a_folder_that_is_not_listed_is_not_empty(tmp_path, part, monkeypatch) -> None:
-    folder, listed = tmp_path / "out", os.scandir
-    export(folder, FIRST)
-    (folder / "mine").mkdir()
-    (folder / "mine/notes.txt").write_text("mine")
+def test_a_folder_that_is_not_listed_is_not_empty(folder, part, monkeypatch) -> None:
+    listed = os.scandir
+    put(folder / "mine/notes.txt", "mine")
 
     def refused(path: Any = ".") -> Any:
         if Path(str(path)).parts[-2:] == (part, "mine"):
@@ -174,10 +171,9 @@ def test_a_folder_that_is_not_listed_is_not_empty(tmp_path, part, monkeypatch) -
 
 
 @pytest.mark.parametrize("place", ["out", f"{WORK}out", f"{WORK}out/new", f"{WORK}out/old"])
-def test_a_link_is_not_exported_into(tmp_path: Path, place: str) -> None:
-    folder, outside = tmp_path / "out", tmp_path / "outside"
-    for each in (folder, outside):
-        export(each, FIRST)
+def test_a_link_is_not_exported_into(folder: Path, tmp_path: Path, place: str) -> None:
+    outside = tmp_path / "outside"
+    export(outside, FIRST)
     for each in (tmp_path / place,) * (tmp_path / place).exists():
         each.rename(tmp_path / "away")
     (tmp_path / place).symlink_to(outside, target_is_directory=True)
@@ -191,7 +187,7 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
     folder, photographs = tmp_path / "out", tmp_path / "photographs"
     photographs.mkdir()
 
-    def put(names: dict[str, str]) -> Export:
+    def linked(names: dict[str, str]) -> Export:
         source_hash = {name: hashlib.sha256(name.encode()).hexdigest()[:DIGITS] for name in "abc"}
         originals = {source_hash[name]: str(photographs / name) for name in "abc"}
         with ExportFolder.opened(folder, originals) as kept:
@@ -203,27 +199,27 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (photographs / name).write_text(name)
         os.utime(photographs / name, (10**9, 10**9))
-    put({"owl/a": "a", "owl/b": "b", "owl/c": "c"})
+    linked({"owl/a": "a", "owl/b": "b", "owl/c": "c"})
     assert all(os.path.getmtime(folder / "owl" / name) == 10**9 for name in "abc")
     (photographs / "a").unlink()
     (photographs / "b").unlink()
-    found = put({"eagle owl/b": "b"})
+    found = linked({"eagle owl/b": "b"})
     assert tree(folder) == {"owl/a": "a", "eagle owl/b": "b"}
     assert found.kept == 1 and "'owl/a'" in found.notes[0]
-    again = put({"eagle owl/b": "b"})
+    again = linked({"eagle owl/b": "b"})
     assert again.notes == found.notes and '"owl/a"' in (folder / EXPORTED).read_text()
-    assert put({"eagle owl/b": "b", "stork/a": "a"}).kept == 2 and not (folder / "owl").exists()
-    put({"eagle owl/b": "b", "owl/a": "a"})
-    assert put({"eagle owl/b": "b"}).notes == found.notes
-    put({"eagle owl/b": "b", "owl/a": "c"})  # which needs its name
+    assert linked({"eagle owl/b": "b", "stork/a": "a"}).kept == 2 and not (folder / "owl").exists()
+    linked({"eagle owl/b": "b", "owl/a": "a"})
+    assert linked({"eagle owl/b": "b"}).notes == found.notes
+    linked({"eagle owl/b": "b", "owl/a": "c"})  # which needs its name
     assert tree(folder) == {"owl/a (last copy)": "a", "owl/a": "c", "eagle owl/b": "b"}
-    put({"eagle owl/b": "b", "owl/a": "a"})
+    linked({"eagle owl/b": "b", "owl/a": "a"})
     with (folder / "eagle owl/b").open("a") as stream:  # a program that writes into the file
         stream.write("!")
     (photographs / "c").write_text("c!")
-    put({})
+    linked({})
     assert tree(folder) == {"owl/a": "a", "eagle owl/b": "b!"}
-    assert len(put({"owl/" + "a" * 256: "a"}).missing) == 1  # its new path is too long
+    assert len(linked({"owl/" + "a" * 256: "a"}).missing) == 1  # its new path is too long
     assert tree(folder) == {"owl/a": "a", "eagle owl/b": "b!"}
 
 
@@ -242,8 +238,7 @@ RECORDS = {
 def test_a_folder_of_somebody_else_is_not_exported_into(tmp_path: Path, record: str) -> None:
     folder, file = tmp_path / "out", tmp_path / "file"
     for mine in (file, folder / "wedding.jpg"):
-        mine.parent.mkdir(exist_ok=True)
-        mine.write_text("irreplaceable")
+        put(mine, "irreplaceable")
     if record:
         (folder / EXPORTED).write_text(record)
     with pytest.raises(RunError if record else DiskError, match=RECORDS[record]):
@@ -251,9 +246,9 @@ def test_a_folder_of_somebody_else_is_not_exported_into(tmp_path: Path, record: 
     with pytest.raises(DiskError, match=TEXT["was-made-by-something-else"]):
         export(file, FIRST)
     assert file.read_text() == (folder / "wedding.jpg").read_text() == "irreplaceable"
-    (tmp_path / "new/@eaDir").mkdir(parents=True)
-    for name in (".DS_Store", "desktop.ini"):  # of a file manager: somebody has looked into it
-        (tmp_path / "new" / name).touch()
+    # Of a file manager: somebody has looked into it.
+    written(tmp_path / "new", {".DS_Store": "", "desktop.ini": ""})
+    (tmp_path / "new/@eaDir").mkdir()
     assert export(tmp_path / "new", FIRST).written == 3
 
 
@@ -278,10 +273,8 @@ def test_many_names_are_some_names_and_all_reaches_the_disk(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("place", ["../x", "/etc/x", "a/../../x", "", "."])
-def test_a_record_that_leads_out_removes_nothing(tmp_path: Path, place: str) -> None:
-    folder, outside = tmp_path / "out", tmp_path / "x"
-    export(folder, FIRST)
-    outside.write_text("a stork")
+def test_a_record_that_leads_out_removes_nothing(folder: Path, tmp_path: Path, place: str) -> None:
+    outside = put(tmp_path / "x", "a stork")
     line = next(line for line in (folder / EXPORTED).read_text().splitlines() if '"heron/a.txt"' in line)
     planted = [place, 7, *json.loads(line)[2:]]
     with (folder / EXPORTED).open("a") as record:
@@ -291,9 +284,7 @@ def test_a_record_that_leads_out_removes_nothing(tmp_path: Path, place: str) -> 
 
 
 @pytest.mark.fault(4)
-def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    export(folder, FIRST)
+def test_a_full_disk_is_named_and_leaves_what_was_there(folder: Path) -> None:
     before = tree(folder)
     with pytest.raises(DiskError, match=TEXT["no-space-left-on-deviceis-unchanged"]):
         export(folder, {"owl/a.txt": "owl one", "stork/a.txt": "full"})

@@ -30,6 +30,7 @@ from promptccd.errors import RunError
 from promptccd.images.decode import decode_image
 from promptccd.locks import OWNER
 from tests.conftest import coloured_images
+from tests.data.layouts import written
 from tests.discovery.conftest import write_pictures
 from tests.discovery.stored import copied, relocate, table_of
 from tests.messages import TEXT
@@ -208,9 +209,7 @@ def test_what_is_in_no_group_is_left_out_and_after_a_rename_only_that_is_written
     place = before.place
     mine = {"notes.txt": "mine", "mine/crop.jpg": "mine too", "train/steam train/x": "x"}
     mine["steam train/crop.jpg"] = "y"
-    for name, text in mine.items():
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text(text)
+    written(place, mine)
     nodes = {path.stat().st_ino for path in place.rglob("*") if path.is_file()}
     project.rename(next(each.id for each in project.active if each.name == "steam train"), "night heron")
     assert not export(here, way)[way].left

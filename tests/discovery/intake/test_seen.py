@@ -182,12 +182,10 @@ def test_dates_and_notes_of_a_stranger_are_plain(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [SEEN, f"{SEEN}-wal"])
 def test_nothing_is_written_through_a_link_or_waits_for_a_pipe(tmp_path: Path, name: str) -> None:
+    project = tmp_path / "project"
     written(tmp_path, {"elsewhere": b"", f"project/{name}": tmp_path / "elsewhere"})
     for is_reader in (True, False):
-        with (
-            contextlib.suppress(RunError),
-            closing(SeenFiles(tmp_path / "project", is_reader=is_reader)) as seen,
-        ):
+        with contextlib.suppress(RunError), closing(SeenFiles(project, is_reader=is_reader)) as seen:
             if not is_reader:
                 seen.store_features("space", KEYS[:1], torch.ones(1, 3))
     assert (tmp_path / "elsewhere").read_bytes() == b""
