@@ -20,7 +20,7 @@ from tests.data.layouts import written
 from tests.discovery.conftest import write_pictures
 from tests.messages import TEXT
 from tests.pretend_windows import OURS, environment, refused
-from tests.processes import eventually, is_running
+from tests.processes import ended, eventually, is_running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Windows is pretended on Linux")
 BEGIN = """
@@ -251,10 +251,8 @@ def test_a_process_apart_is_asked_killed_and_never_left_over(there, windows, tmp
     (tmp_path / "preloaded.py").write_text(PRELOADED)
     linux = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path)])}
     env = windows.environment if there == "windows" else linux
-    words = [sys.executable, str(script), str(tmp_path)]
-    done = subprocess.run(
-        words, env=env, capture_output=True, text=True, check=False, timeout=60, start_new_session=True
-    )
+    words = (sys.executable, str(script), str(tmp_path))
+    done = ended(*words, env=env, timeout=60, start_new_session=True)
     assert done.returncode == 0, done.stderr
     if there == "linux":
         assert (tmp_path / "server").read_text() == "True", "the server heeds the terminal's Ctrl-C"

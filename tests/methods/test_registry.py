@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.methods import COMMON_PARTS, METHODS, Method, base, load_plugin, method_named
 from promptccd.training.recipe import sections_of, shipped_methods
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.processes import ended
 
 
 def test_every_method_has_a_recipe_and_every_recipe_a_method() -> None:
@@ -153,9 +153,7 @@ def test_a_method_is_one_file_and_its_recipes(tmp_path: Path) -> None:
             (folder / "hub_configs" / "methods" / f"{recipe}.yaml").unlink()
     folders = [str(tmp_path / stem) for stem in names]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    walked = subprocess.run(
-        [sys.executable, "-c", WALK, *folders], env=environment, capture_output=True, text=True, check=False
-    )
+    walked = ended(sys.executable, "-c", WALK, *folders, env=environment)
     assert walked.returncode == 0, walked.stderr
     lines = walked.stdout.splitlines()
     assert len(lines) == len(METHODS)

@@ -2,9 +2,7 @@
 
 import json
 import math
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from promptccd.evaluation.tables import ABSENT
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images, quick_recipe
+from tests.discovery.stored import rows_in
 from tests.messages import TEXT
 
 Backbone = Callable[[Callable[[Dinov2Model], Any]], Path]
@@ -66,15 +65,12 @@ def require_numbers(folder: Path) -> int:
         for name, value in load_file(file).items():
             assert not value.is_floating_point() or value.isfinite().all(), (file, name)
     for file in folder.rglob("*.sqlite"):
-        with closing(sqlite3.connect(file)) as database:
-            for (table,) in database.execute(
-                "select name from sqlite_master where type = 'table'"
-            ).fetchall():
-                for row in database.execute(f"select * from {table}"):
-                    assert all(math.isfinite(each) for each in row if isinstance(each, float)), (file, table)
-                    if table == "feature":
-                        assert np.isfinite(np.frombuffer(row[-1], np.float32)).all()
-                        vectors += 1
+        for table, rows in rows_in(file).items():
+            for row in rows:
+                assert all(math.isfinite(each) for each in row if isinstance(each, float)), (file, table)
+                if table == "feature":
+                    assert np.isfinite(np.frombuffer(row[-1], np.float32)).all()
+                    vectors += 1
     for file in folder.rglob("*.json"):
         json.loads(file.read_text(), parse_constant=pytest.fail)  # NaN and infinity
     return len(tensors) + vectors
