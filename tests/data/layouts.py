@@ -114,9 +114,8 @@ def _saved_elsewhere(folder: Path, how: str) -> Path:
     """Notes of ``save_to_disk`` that name a file of another data set, or are those of another one."""
     note, other = _saved(folder) / "state.json", folder.parent / "other"
     table([1], first=30).save_to_disk(str(other))
-    values = json.loads(note.read_text()) | {
-        "_data_files": [{"filename": "../other/data-00000-of-00001.arrow"}]
-    }
+    elsewhere = [{"filename": "../other/data-00000-of-00001.arrow"}]
+    values = json.loads(note.read_text()) | {"_data_files": elsewhere}
     note.unlink()
     note.symlink_to(other / "state.json") if how == "link" else note.write_text(json.dumps(values))
     return folder

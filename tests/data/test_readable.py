@@ -253,9 +253,7 @@ def test_a_signal_ends_the_reading_and_the_lock_is_released(
     assert isinstance(read(stages, ImageCache(SMALL, tmp_path))[0].for_view(0, 32), np.ndarray)
 
 
-def test_a_process_waits_for_the_copies_of_another(
-    tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_waits_for_the_copies_of_another(tmp_path: Path, decoded: list[int]) -> None:
     stages = stages_of(plain_table())
     read(stages, ImageCache(SMALL, tmp_path / "other"))
     place, waits = tmp_path / "cache", []

@@ -6,8 +6,7 @@ from tests.messages import TEXT
 
 
 def test_each_text_is_looked_for() -> None:
-    sources = "".join(
-        path.read_text(encoding="utf-8") for path in Path(__file__).parents[1].rglob("test_*.py")
-    )
+    tests = Path(__file__).parents[1].rglob("test_*.py")
+    sources = "".join(path.read_text(encoding="utf-8") for path in tests)
     assert [key for key in TEXT if f'TEXT["{key}"]' not in sources] == []
     assert len(set(TEXT.values())) == len(TEXT)

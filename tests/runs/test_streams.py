@@ -142,9 +142,8 @@ def test_labels_that_come_later_count_in_the_next_stage(
     registry = load_registry(begun.stage(3))
     ids = {each.name: each.id for each in registry.active}
     assert {"moth", "fly"} <= ids.keys()
-    stages = StageStream.from_dataset(
-        str(collection / "labelled"), unlabelled=[str(collection / each) for each in WEEKS]
-    )
+    weeks = [str(collection / each) for each in WEEKS]
+    stages = StageStream.from_dataset(str(collection / "labelled"), unlabelled=weeks)
     for stage in stages[1:3]:
         for place, sample in enumerate(stage.sample_ids.tolist()):
             kind = kinds[f"{WEEKS[stage.index - 1]}/{stage.name_of(place)}"]
@@ -158,10 +157,7 @@ def test_labels_that_come_later_count_in_the_next_stage(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            {"unlabelled": ["week02", "week01", "week03"]},
-            r"Stage 1 of .* was made with other images than are given now \(.*week02",
-        ),
+        ({"unlabelled": ["week02", "week01", "week03"]}, TEXT["stage-1-of-was-made-with"]),
         ({"unlabelled": ["week01"]}, r"Stage 2 of .* other images .* all 2 earlier streams"),
         ({"unlabelled": ["week01", "week02"], "is_saved": True}, "Stage 3 of .* all 3 earlier streams"),
         ({"dataset": "fewer"}, r"Stage 0 of .* other images than are given now \(the labelled set\)"),
@@ -191,10 +187,8 @@ def test_a_stream_that_was_not_begun_may_be_left_out_or_replaced(
 ) -> None:
     train_run(Recipe.from_dict(values_of(collection, tiny_backbone, begun.path, *WEEKS[:2])))
     assert (begun.num_stages, begun.num_finished) == (3, 3)
-    assert (
-        begun.manifest["split_fingerprint"]
-        == json.loads((begun.path / "split.json").read_text())["fingerprint"]
-    )
+    split = json.loads((begun.path / "split.json").read_text())
+    assert begun.manifest["split_fingerprint"] == split["fingerprint"]
 
 
 @pytest.mark.slow

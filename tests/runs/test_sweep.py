@@ -29,7 +29,7 @@ from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.folder import RESUME
 from promptccd.runs.start import stage_stream
 from promptccd.training.recipe import Recipe
-from tests.conftest import coloured_images, quick_recipe, save_by_kind
+from tests.conftest import coloured_images, quick_recipe, save_by_kind, write_recipe
 from tests.messages import TEXT
 from tests.processes import ended, eventually, processes_of
 from tests.runs.test_resume import stage_hashes
@@ -66,9 +66,8 @@ def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path
     ]
     assert cells[1].recipe.data.class_blocks == [1, 2, 1, 1]
     odd = {"data.cuts": [[[0.7, 1.0], [1.0]]], "data.split": ["../a b/train"]}
-    assert plan(recipes, tmp_path, seeds=(1,), settings=odd)[0].name == (
-        "tiny-cuts=0.7,1.0_1.0-split=.._ab_train-seed1"
-    )
+    (cell,) = plan(recipes, tmp_path, seeds=(1,), settings=odd)
+    assert cell.name == "tiny-cuts=0.7,1.0_1.0-split=.._ab_train-seed1"
 
 
 class Pretended(Engine):
@@ -89,9 +88,8 @@ def begun(trained_run: Path, image_folder: Path, tiny_backbone: Path, tmp_path: 
     """Cells of two seeds, the first of which somebody trained."""
     values = quick_recipe(image_folder, tiny_backbone, tmp_path)
     del values["training"]["output_dir"]
-    recipe = tmp_path / "recipes" / "quick.yaml"
-    recipe.parent.mkdir()
-    recipe.write_text(json.dumps(values))
+    (tmp_path / "recipes").mkdir()
+    recipe = write_recipe(tmp_path / "recipes" / "quick.yaml", values)
     shutil.copytree(trained_run, tmp_path / "quick-seed1")
     return plan_cells([recipe], [1, 2], {}, tmp_path)
 
@@ -171,10 +169,8 @@ def test_what_is_trained_already_is_only_scored_and_that_once(begun: list[SweepC
 @pytest.mark.slow
 @pytest.mark.fault(14)
 def test_a_cell_is_what_training_alone_gives(recipes: Path, undisturbed: Path, tmp_path: Path) -> None:
-    recipe = Recipe.from_yaml(
-        recipes / "tiny.yaml", {"training": {"seed": 2, "output_dir": str(tmp_path / "alone")}}
-    )
-    score = train_run(recipe)
+    own = {"seed": 2, "output_dir": str(tmp_path / "alone")}
+    score = train_run(Recipe.from_yaml(recipes / "tiny.yaml", {"training": own}))
     alone, other = stage_hashes(tmp_path / "alone"), stage_hashes(undisturbed / "tiny-seed1")
     assert alone == stage_hashes(undisturbed / "tiny-seed2") and alone[0] != other[0]
     assert run_sweep(plan(recipes, undisturbed), undisturbed).scores["tiny-seed2"] == score
@@ -345,9 +341,7 @@ def test_methods_are_compared_on_a_persons_own_images(album: Path, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_method_from_outside_is_trained_swept_evaluated_and_reported(
-    album: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
+def test_a_method_from_outside_is_trained_swept_evaluated_and_reported(album: Path, tmp_path: Path) -> None:
     """By its file alone: every command is a process of its own, and the sweep starts others."""
     plugin = str(write_own_method(tmp_path))
     own = ["--plugin", plugin, "--method", "shared-prompt", "--class_blocks", "3", "2", *PHOTOGRAPHS]
