@@ -100,14 +100,10 @@ def test_nothing_of_the_machine_is_in_a_run_and_its_cards(
 def test_the_recipe_in_a_card_is_a_recipe(tmp_path: Path) -> None:
     for name in recipes_in(HUB_CONFIGS):
         recipe = Recipe.from_yaml(name)
-        (tmp_path / "recipe.yaml").write_text(
-            re.search(r"```yaml\n(.*?)```", card_of(recipe), re.DOTALL).group(1)
-        )
-        again = Recipe.from_yaml(
-            tmp_path / "recipe.yaml",
-            {"training": {name: getattr(recipe.training, name) for name in ("output_dir", "num_workers")}},
-        )
-        assert again == recipe
+        written = re.search(r"```yaml\n(.*?)```", card_of(recipe), re.DOTALL).group(1)
+        (tmp_path / "recipe.yaml").write_text(written)
+        own = {name: getattr(recipe.training, name) for name in ("output_dir", "num_workers")}
+        assert Recipe.from_yaml(tmp_path / "recipe.yaml", {"training": own}) == recipe
 
 
 def test_a_folder_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,10 +79,8 @@ def test_what_a_device_has_done_is_told_from_other_errors(error: Exception, said
 
 
 def test_an_error_of_the_code_itself_ends_a_training_unchanged(quick_values: Values) -> None:
-    with (
-        failing(RuntimeError("shapes do not fit")),
-        pytest.raises(RuntimeError, match=TEXT["shapes-do-not-fit"]),
-    ):
+    error = RuntimeError("shapes do not fit")
+    with failing(error), pytest.raises(RuntimeError, match=TEXT["shapes-do-not-fit"]):
         train_run(Recipe.from_dict(quick_values))
 
 
@@ -193,10 +191,8 @@ def test_a_folder_is_predicted_by_one_depth_and_without_raws_beside_their_pictur
     assert TEXT["12-bits-window-0-to-4095"] in caplog.text
     assert together["dim.png"].note == TEXT["12-bits-scaled-to-8-bits"]
     assert rows(Rendering(given=(0, 1023)))["dim.png"].distance != together["dim.png"].distance
-    assert (
-        "exceeds the limit"
-        in predict_folder(load_model(stage), stage, tmp_path, max_pixels=99).skipped["dim.png"]
-    )
+    small = predict_folder(load_model(stage), stage, tmp_path, max_pixels=99)
+    assert "exceeds the limit" in small.skipped["dim.png"]
 
 
 # Sides of views that the patches of the backbone do not divide, and what a launcher asks of a training
@@ -209,9 +205,8 @@ def test_discovery_says_what_a_published_view_leaves_out(tmp_path: Path, caplog)
     _, view = load_embedder(folder)
     assert not caplog.messages
     assert view.sides == (28, 28)
-    BitImageProcessorPil(size={"shortest_edge": 40}, crop_size={"height": 30, "width": 30}).save_pretrained(
-        folder
-    )
+    published = BitImageProcessorPil(size={"shortest_edge": 40}, crop_size={"height": 30, "width": 30})
+    published.save_pretrained(folder)
     model, view = load_embedder(folder)
     assert caplog.messages == [TEXT["of-the-views-that-its-preprocessor"].format(folder)]
     pixels = torch.randn(1, 3, *view.sides)

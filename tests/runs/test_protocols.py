@@ -125,9 +125,8 @@ def test_an_unknown_number_is_estimated_whatever_the_run_was_trained_with(
 def test_cacc_is_what_the_run_recorded(evaluation: RunEvaluation) -> None:
     recorded = evaluation.run.results
     assert evaluation.evaluate().to_dict() == recorded.to_dict()
-    assert all(
-        0 <= row.all <= 100 == row.num_categories * 50 for row in evaluation.evaluate("part-routing").stages
-    )
+    routed = evaluation.evaluate("part-routing").stages
+    assert all(0 <= row.all <= 100 == row.num_categories * 50 for row in routed)
     native = [row.all for row in recorded.native.stages]
     assert [row.all for row in evaluation.evaluate("native").stages] == pytest.approx(native, abs=1e-3)
 
@@ -135,14 +134,11 @@ def test_cacc_is_what_the_run_recorded(evaluation: RunEvaluation) -> None:
 @pytest.mark.moderate
 @pytest.mark.parametrize("name", ["cacc", "metagcd", "pa-cgcd-test"])  # one of every kind
 def test_baselines_are_scored_by_the_same_protocol(name: str, evaluation: RunEvaluation) -> None:
-    for score in (
-        evaluation.frozen_backbone(name, **options_of(name)),
-        evaluation.raw_pixels(name, **options_of(name)),
-    ):
+    scored = evaluation.evaluate(name, **options_of(name)).stages
+    for baseline in (evaluation.frozen_backbone, evaluation.raw_pixels):
+        score = baseline(name, **options_of(name))
         assert score.protocol == name
-        assert [row.num_images for row in score.stages] == [
-            row.num_images for row in evaluation.evaluate(name, **options_of(name)).stages
-        ]
+        assert [row.num_images for row in score.stages] == [row.num_images for row in scored]
 
 
 def test_unknown_names_and_options_nobody_reads(evaluation: RunEvaluation) -> None:
@@ -198,9 +194,8 @@ def test_a_run_in_sessions_is_trained_and_scored_like_any_other(
         assert trained.isdisjoint(int(each) for images in scored.images for each in images.sample_ids)
     test = evaluation.test_images()  # novel categories come in another order than in the data
     names = load_from_disk(recipe_values["data"]["dataset"]).select(test.images[0].sample_ids)["label"]
-    assert [evaluation.stages.categories[item] for item in test.labels[0]] == [
-        f"category {name}" for name in names
-    ]
+    categories = [evaluation.stages.categories[item] for item in test.labels[0]]
+    assert categories == [f"category {name}" for name in names]
     assert [row.num_images for row in evaluation.evaluate("metagcd").stages] == [12 * 3, 12 * 4, 12 * 5]
     assert [row.num_images for row in evaluation.evaluate("inductive").stages] == [2 + 7, 2 + 14, 2 + 21]
     with pytest.raises(ConfigurationError, match=TEXT["needs-a-model-with-parts-got-2"]):

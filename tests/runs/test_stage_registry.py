@@ -102,9 +102,8 @@ def test_renaming_alone_changes_no_number(trained_run: Path, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_path: Path) -> None:
     recipe = begun_again(trained_run, run := tmp_path / "run", 3)
-    new = max(
-        (each for each in registry_in(run / "stage2").active if not each.known), key=lambda each: each.size
-    )
+    unknown = [each for each in registry_in(run / "stage2").active if not each.known]
+    new = max(unknown, key=lambda each: each.size)
     correct(run / "stage2", lambda registry: edits.dissolve(registry, new.id))
     earlier = earlier_images(RunDirectory(run), images_of(RunDirectory(run), 3), {})
     gone = sum(int((ids == NO_CATEGORY).sum()) for ids in earlier.ids)
