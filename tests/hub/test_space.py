@@ -48,19 +48,14 @@ def test_one_command_makes_a_space_over_a_checkpoint_at_its_commit(stage: str, h
     repo = hub.repo("user/page", "space")
     assert repo.variables["PROMPTCCD_MODEL"]["value"] == stage
     assert not repo.private
-    assert [commit.title for commit in repo.history] == [
-        TEXT["the-page-over"].format(stage),
-        "initial commit",
-    ]
+    titles = [commit.title for commit in repo.history]
+    assert titles == [TEXT["the-page-over"].format(stage), "initial commit"]
     settings = settings_of(hub)
     assert (settings["sdk"], settings["app_file"], settings["models"]) == ("gradio", "app.py", [MODEL])
     files = hub.files("user/page", "space")
     assert b"gradio==" + settings["sdk_version"].encode() in files["requirements.txt"]
-    assert {
-        "app.py",
-        "promptccd/__init__.py",
-        "promptccd/discovery/page/example/project/categories.sqlite",
-    } <= set(files)
+    example = "promptccd/discovery/page/example/project/categories.sqlite"
+    assert {"app.py", "promptccd/__init__.py", example} <= set(files)
     assert not [
         path for path in files if "__pycache__" in path or "hub_configs" in path or path.endswith(".pyc")
     ]
@@ -105,9 +100,8 @@ def test_what_its_owner_wrote_stays_and_what_left_the_package_goes(stage: str, h
 @pytest.mark.usefixtures("few_files")
 def test_a_backbone_that_comes_along_needs_no_other_repository(hub: Hub) -> None:
     pushed = push_space("page", "photographs")
-    assert (
-        hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == pushed.model == "photographs"
-    )
+    variables = hub.repo("user/page", "space").variables
+    assert variables["PROMPTCCD_MODEL"]["value"] == pushed.model == "photographs"
     assert settings_of(hub)["models"] == []
     assert any(path.startswith("promptccd/models/photographs/") for path in hub.files("user/page", "space"))
 

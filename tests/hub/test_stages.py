@@ -254,10 +254,8 @@ def test_a_new_commit_is_read_and_what_was_fetched_needs_no_network_again(hub, t
         assert not hub.log
     tables["train"][0] = coloured_images(5, 12, seed=4)
     publish(hub, tables)
-    same(
-        StageStream.from_dataset(NAME, **OPTIONS),
-        StageStream.from_dataset(concatenate_datasets(tables["train"]), **OPTIONS),
-    )
+    whole = concatenate_datasets(tables["train"])
+    same(StageStream.from_dataset(NAME, **OPTIONS), StageStream.from_dataset(whole, **OPTIONS))
 
 
 def test_tables_that_differ_or_are_damaged_are_refused(hub: Hub, tables) -> None:

@@ -40,9 +40,8 @@ def test_categories_that_are_given_are_kept_and_a_person_is_sure() -> None:
     found = assign(FEATURES, PROTOTYPES, [7, 3], temperature=1, rows=rows, decided=decided, num_known=1)
     assert (found.category_ids.tolist(), found.second_ids.tolist()) == ([3, 3, 7], [7, 7, 3])
     assert found.margins.tolist() == pytest.approx([-1.25, 1.75, -0.35])
-    assert found.confidences.tolist() == pytest.approx(
-        [1, 1 / (1 + math.exp(-1.75)), 1 / (1 + math.exp(0.35))]
-    )
+    chances = [1, 1 / (1 + math.exp(-1.75)), 1 / (1 + math.exp(0.35))]
+    assert found.confidences.tolist() == pytest.approx(chances)
     assert found.num_known == 1
 
 
@@ -72,12 +71,10 @@ def test_a_known_spread_by_hand() -> None:
     assert found.second_ids.tolist() == [(3, 7)[each] for each in own]
     distances = [[each / 0.8 for each in row] for row in squared]
     assert found.distances.tolist() == pytest.approx([distances[row][own[row]] for row in range(5)], abs=1e-6)
-    assert found.second_distances.tolist() == pytest.approx(
-        [distances[row][1 - own[row]] for row in range(5)]
-    )
-    assert found.confidences.tolist() == pytest.approx(
-        [a * b for a, b in zip(shares, explained, strict=True)]
-    )
+    others = [distances[row][1 - own[row]] for row in range(5)]
+    assert found.second_distances.tolist() == pytest.approx(others)
+    both = [share * chance for share, chance in zip(shares, explained, strict=True)]
+    assert found.confidences.tolist() == pytest.approx(both)
     assert found.novel.tolist() == [False, False, False, True, False]
     decided = torch.arange(5) == 3
     sure = assign(features, prototypes, [7, 3], temperature=9.0, spread=spread, decided=decided)

@@ -122,16 +122,13 @@ def test_values_of_a_configuration_reach_their_bounds(key: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault(37)
-def test_the_budget_can_be_set(
-    finished: Path, image_folder: Path, tmp_path: Path, capsys, monkeypatch
-) -> None:
+def test_the_budget_can_be_set(finished: Path, tmp_path: Path, capsys) -> None:
     model = PromptCCDModel.from_pretrained(finished)
     needed = sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
+    said = TEXT["take-bytes-are-allowed-max-model"].format(needed, needed - 1)
     for load in (PromptCCDModel.from_pretrained, load_model, AutoModel.from_pretrained):
         assert load(finished, max_model_bytes=needed) is not None
-        with pytest.raises(
-            CheckpointError, match=TEXT["take-bytes-are-allowed-max-model"].format(needed, needed - 1)
-        ):
+        with pytest.raises(CheckpointError, match=said):
             load(finished, max_model_bytes=needed - 1)
     for command in (
         ["predict"],
@@ -145,19 +142,17 @@ def test_the_budget_can_be_set(
 def test_shards_and_other_types_load_as_the_same_model(finished: Path) -> None:
     whole = PromptCCDModel.from_pretrained(finished).state_dict()
     sharded()(finished)
-    assert not any(
-        each.data_ptr() % ALIGNMENT for each in stored_tensors(find_model(finished), 10**9).values()
-    )
+    stored = stored_tensors(find_model(finished), 10**9)
+    assert not any(each.data_ptr() % ALIGNMENT for each in stored.values())
     parts = PromptCCDModel.from_pretrained(finished).state_dict()
     assert all(torch.equal(whole[key], parts[key]) for key in whole)
     half = PromptCCDModel.from_pretrained(finished, dtype="bfloat16")
     assert {value.dtype for value in half.state_dict().values()} == {torch.bfloat16}
-    half.save_pretrained(finished.parent / "half")
-    again = PromptCCDModel.from_pretrained(finished.parent / "half")
+    place = finished.parent / "half"
+    half.save_pretrained(place)
+    again = PromptCCDModel.from_pretrained(place)
     assert again.dtype == again.config.dtype == torch.bfloat16
-    assert (
-        PromptCCDModel.from_pretrained(finished.parent / "half", torch_dtype="float32").dtype == torch.float32
-    )
+    assert PromptCCDModel.from_pretrained(place, torch_dtype="float32").dtype == torch.float32
 
 
 def test_buffers_allow_distances(finished: Path) -> None:
@@ -313,9 +308,8 @@ def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a
     assert find_model(run) == FoundModel(str(run), str(run))
     with pytest.raises(CheckpointError, match=TEXT["photographs-is-a-bare-backbone-which"]):
         load_model("photographs")
-    with pytest.raises(
-        CheckpointError, match=TEXT["has-bare-backbone-of-type-dinov2"].format(re.escape(str(run)))
-    ):
+    said = TEXT["has-bare-backbone-of-type-dinov2"].format(re.escape(str(run)))
+    with pytest.raises(CheckpointError, match=said):
         PromptCCDModel.from_pretrained(run)
     monkeypatch.chdir(tmp_path)
     Path("photographs").mkdir()  # comes before the backbone of this name

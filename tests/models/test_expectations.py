@@ -89,10 +89,8 @@ def test_auto_classes_know_the_model_and_what_is_saved_comes_back(
 @pytest.mark.parametrize("dtype", ["bfloat16", torch.float16], ids=str)
 @of_methods
 def test_half_precision_answers_everything(stage_of, method: str, dtype: Any, pixels: torch.Tensor) -> None:
-    half, whole = (
-        AutoModel.from_pretrained(stage_of(method), dtype=dtype),
-        fresh(AutoModel, stage_of(method)),
-    )
+    half = AutoModel.from_pretrained(stage_of(method), dtype=dtype)
+    whole = fresh(AutoModel, stage_of(method))
     assert half.dtype == (dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype))
     for given in (pixels, pixels.to(half.dtype)):
         found = answers(half, given)
@@ -301,9 +299,8 @@ def test_the_pipeline_takes(discover, pictures: list[Path]) -> None:
     for number, (kind, given) in enumerate(KINDS.items()):
         found = list(discover(given(pictures), **({"batch_size": 2} if number % 2 else {})))
         assert [row["category_id"] for row in found] == [row["category_id"] for row in expected], kind
-        np.testing.assert_allclose(
-            [row["confidence"] for row in found], [row["confidence"] for row in expected], atol=1e-5
-        )
+        confidences = ([row["confidence"] for row in rows] for rows in (found, expected))
+        np.testing.assert_allclose(*confidences, atol=1e-5)
 
 
 def test_the_pipeline_reads_a_web_address(discover, pictures: list[Path], hub: Hub) -> None:  # noqa: F811
@@ -399,9 +396,8 @@ def test_an_endpoint_takes_images_files_and_base64_one_or_several(
     several = handler({"inputs": images})
     assert alone(stage)({"inputs": images}) == several
     for answer, expected in zip(several, discover(images), strict=True):
-        assert {name: pytest.approx(each, abs=1e-4) for name, each in answer.items()} == {
-            name: expected.get(name, answer[name]) for name in answer
-        }
+        wanted = {name: expected.get(name, each) for name, each in answer.items()}
+        assert wanted == {name: pytest.approx(each, abs=1e-4) for name, each in answer.items()}
         assert answer["known"] == (answer["category_id"] < handler.pipeline.model.config.num_known)
     assert handler({"inputs": [files[0], base64.b64encode(files[1]).decode(), images[2]]}) == several
     for one in (images[1], files[1], [images[1]]):
@@ -446,9 +442,8 @@ def test_predict_gives_what_the_pipeline_gives(stage: Path, pictures: list[Path]
     assert [alone[name] for name in ("file", "category", "note")] == ["1.png", found[1]["category"], ""]
     assert main(["predict", str(stage), str(pictures[0].parent), *words]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert [line[:2] for line in lines] == [
-        [row["file"], each["name"]] for row in found for each in row["best"]
-    ]
+    listed = [[row["file"], each["name"]] for row in found for each in row["best"]]
+    assert [line[:2] for line in lines] == listed
 
 
 def test_predict_gives_every_file_a_line_whatever_it_is_called(
@@ -472,15 +467,12 @@ def test_predict_gives_every_file_a_line_whatever_it_is_called(
 def test_predict_and_explain_take_the_last_stage_of_a_run(
     trained_run: Path, pictures: list[Path], tmp_path: Path, capsys, caplog
 ) -> None:
-    folder = str(pictures[0].parent)
-    said = []
+    found = []
     for model in (trained_run, trained_run / "stage3"):
-        assert main(["predict", str(model), folder, "--json"]) == 0
-        said.append(json.loads(capsys.readouterr().out))
-    assert said[0] == said[1]
+        assert main(["predict", str(model), str(pictures[0].parent), "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
     with caplog.at_level(logging.INFO):
         assert main(["explain", str(trained_run), str(pictures[0]), "--out", str(tmp_path / "why")]) == 0
-    assert (
-        TEXT["its-last-finished-stage-is-used"].format(trained_run / "stage3")
-        in caplog.text + capsys.readouterr().err
-    )
+    said = caplog.text + capsys.readouterr().err
+    assert TEXT["its-last-finished-stage-is-used"].format(trained_run / "stage3") in said

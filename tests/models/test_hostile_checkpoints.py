@@ -44,13 +44,11 @@ def honest(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, imag
     for name in sorted({each.base for each in CASES} - {"backbone"}):
         vision = {"model_type": "dinov2", **TINY_BACKBONE}
         own = {"num_components": 2, "native_categories": [-1, -1]} if name == "promptccd" else {}
-        model = VARIANTS[name](
-            VARIANTS[name].config_class(vision_config=vision, num_known=1, **own, **TINY_HEAD)
-        )
+        config = VARIANTS[name].config_class(vision_config=vision, num_known=1, **own, **TINY_HEAD)
+        model = VARIANTS[name](config)
         model.set_categories(torch.randn(2, 32, generator=generator), [0, 1], ["zero", "one"])
-        model.set_measured(
-            "spread", CategorySpread(torch.eye(32), torch.ones(2), 1.0, 2.0, 3.0, 4.0, 0.1, 0.95)
-        )
+        spread = CategorySpread(torch.eye(32), torch.ones(2), 1.0, 2.0, 3.0, 4.0, 0.1, 0.95)
+        model.set_measured("spread", spread)
         model.save_pretrained(root / name)
     shutil.copytree(backbone_folder, root / "backbone")
     for folder in root.iterdir():

@@ -44,10 +44,9 @@ PAPERS: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
 @pytest.mark.parametrize("name", PAPERS)
 def test_as_many_parameters_learn_as_the_papers_say(name: str) -> None:
     variant, options, expected = PAPERS[name]
+    config = VARIANTS[variant].config_class(**{"vision_config": {"model_type": "dinov2"}, **options})
     with torch.device("meta"):
-        model = VARIANTS[variant](
-            VARIANTS[variant].config_class(**{"vision_config": {"model_type": "dinov2"}, **options})
-        )
+        model = VARIANTS[variant](config)
     counts = Counter[str]()
     for parameter_name, parameter in model.named_parameters():
         counts[parameter_name.split(".")[0]] += parameter.numel() * parameter.requires_grad
