@@ -100,9 +100,8 @@ def hidden_behind_rows(image: Image.Image, *, is_packed: bool) -> bytes:
     """Data in the chunk of a PNG's pixels: packed with them behind the last row, or behind what is packed."""
     rows = b"".join(b"\x00" + row.tobytes() for row in np.asarray(image))
     more = f"{MARKER}-row".encode()
-    return png_of(
-        image.size, 8, 2, zlib.compress(rows + more, 0) if is_packed else zlib.compress(rows) + more
-    )
+    packed = zlib.compress(rows + more, 0) if is_packed else zlib.compress(rows) + more
+    return png_of(image.size, 8, 2, packed)
 
 
 def saved(codec: str, **options: object) -> Callable[[Image.Image], bytes]:

@@ -48,9 +48,8 @@ def names_in(module: str, function: str) -> set[str]:
 
 
 def test_a_training_step_is_the_names_of_the_table() -> None:
-    table = re.findall(
-        r"^\| (.+?) \| (.+?) \|$", section("One training step", "docs/method.md"), re.MULTILINE
-    )[1:]
+    text = section("One training step", "docs/method.md")
+    table = re.findall(r"^\| (.+?) \| (.+?) \|$", text, re.MULTILINE)[1:]
     listed = [name for _, names in table for name in re.findall(r"`(\w+)`", names)]
     step = names_in("methods/processes.py", "of")
     for function in ("losses", "contrast"):

@@ -270,9 +270,8 @@ class Groups:
         self.texts.update({f"{name}/{each}": text for each, text in found.items()})
 
     def keep_results(self, name: str) -> None:
-        self.keep(
-            name, {each: (self.out / each).read_text() for each in ("assignments.csv", "discovery.html")}
-        )
+        results = ("assignments.csv", "discovery.html")
+        self.keep(name, {each: (self.out / each).read_text() for each in results})
 
     def table(self, window: Window) -> str:
         """What a window exports as a table."""

@@ -181,10 +181,9 @@ def _calibrated(points: Points) -> Any:
 
 
 def _of_scikit_learn(points: Points) -> Any:
-    kmeans = clustering.SemiSupervisedKMeans(KNOWN + 2, random_state=SEED).fit(points.every, points.fixed)
-    counter = clustering.CategoryCounter(prior="calibrated", random_state=SEED).fit(
-        points.every, points.fixed
-    )
+    given = points.every, points.fixed
+    kmeans = clustering.SemiSupervisedKMeans(KNOWN + 2, random_state=SEED).fit(*given)
+    counter = clustering.CategoryCounter(prior="calibrated", random_state=SEED).fit(*given)
     unlabelled = clustering.CategoryCounter(random_state=SEED).fit(points.free)
     return kmeans.labels_, kmeans.inertia_, kmeans.score(points.free), counter.estimate_, unlabelled.estimate_
 
@@ -216,9 +215,8 @@ def _dense(points: Points) -> Any:
     centres = torch.randn(len(sizes), WIDTH, generator=torch_generator("dense"))
     noise = torch.randn(int(sizes.sum()), WIDTH, generator=torch_generator("in dense"))
     images = centres.repeat_interleave(sizes, 0) + 0.15 * noise
-    return group_images(
-        images, [f"{row:03d}" for row in range(len(images))], KnownCategories.none(WIDTH), next_id=0
-    )
+    keys = [f"{row:03d}" for row in range(len(images))]
+    return group_images(images, keys, KnownCategories.none(WIDTH), next_id=0)
 
 
 def _in_stream(points: Points) -> Any:

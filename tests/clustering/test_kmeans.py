@@ -119,9 +119,8 @@ def test_how_many_restarts_are_batched_changes_nothing():
 def test_float32_survives_features_far_from_the_origin():
     unlabelled, labelled, labels = mixed(dtype=np.float64)
     near = AnchoredKMeans(10, n_init=4, random_state=0).fit(unlabelled, labelled, labels)
-    far = AnchoredKMeans(10, n_init=4, random_state=0).fit(
-        (unlabelled + 300).astype(np.float32), (labelled + 300).astype(np.float32), labels
-    )
+    shifted = [(each + 300).astype(np.float32) for each in (unlabelled, labelled)]
+    far = AnchoredKMeans(10, n_init=4, random_state=0).fit(*shifted, labels)
     assert (near.labels_ == far.labels_).mean() > 0.99
     assert far.inertia_ == pytest.approx(near.inertia_, rel=1e-3)
 

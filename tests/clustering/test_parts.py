@@ -110,9 +110,8 @@ def test_same_seed_same_labels_in_any_order_of_the_images(dtype):
     features = features_of(layouts(12, 4), noise=0.5).to(dtype)
     first = fit_part_labels(features, (GRID, GRID), 5, seed=7)
     again = fit_part_labels(features.clone(), (GRID, GRID), 5, seed=7)
-    shuffled = fit_part_labels(
-        features[torch.randperm(12, generator=torch.Generator().manual_seed(0))], (GRID, GRID), 5, seed=7
-    )
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    shuffled = fit_part_labels(features[order], (GRID, GRID), 5, seed=7)
     for name, value in first.items():
         assert value.dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
         assert torch.equal(value, again[name]) and torch.equal(value, shuffled[name]), name
@@ -120,9 +119,8 @@ def test_same_seed_same_labels_in_any_order_of_the_images(dtype):
 
 @pytest.mark.parametrize("factor", [1, -1, 0.01, -0.01])
 def test_without_inner_patches_the_object_is_the_smaller_side(factor):
-    maps = torch.tensor([[[0, 0], [0, 1]], [[2, 0], [0, 0]], [[0, 1], [0, 0]], [[0, 0], [2, 0]]]).repeat(
-        5, 1, 1
-    )
+    maps = torch.tensor([[[0, 0], [0, 1]], [[2, 0], [0, 0]], [[0, 1], [0, 0]], [[0, 0], [2, 0]]])
+    maps = maps.repeat(5, 1, 1)
     features = factor * features_of(maps)
     found = fitted(features, (2, 2), 3)(features)
     assert torch.equal(matching(found, maps)[found], maps.flatten(1))

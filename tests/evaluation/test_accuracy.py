@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from promptccd.errors import DataError
 from promptccd.evaluation import (
@@ -27,9 +28,8 @@ def brute_force(y_true: np.ndarray, y_pred: np.ndarray, old: set[int]) -> list[t
         mapping = dict(zip(clusters, chosen, strict=True))
         right = np.array([mapping[p] == t for p, t in zip(y_pred, y_true, strict=True)])
         is_old = np.array([t in old for t in y_true])
-        parts = [
-            100 * each.mean() if len(each) else np.nan for each in (right, right[is_old], right[~is_old])
-        ]
+        kinds = (right, right[is_old], right[~is_old])
+        parts = [100 * each.mean() if len(each) else np.nan for each in kinds]
         if right.sum() > best:
             best, results = right.sum(), []
         if right.sum() == best:
@@ -142,17 +142,14 @@ def test_a_mistake_of_one_stage_stands_at_the_next() -> None:
 @pytest.mark.fault(35)
 def test_what_was_predicted_is_the_reference_and_not_the_truth() -> None:
     """A category that was split at stage 1 stays split at stage 2, however clear its images are by then."""
-    looks = torch.nn.functional.normalize(
-        torch.tensor([[1.0, 0, 0], [0, 1.0, 0], [0, 0.1, 1.0], [0, -0.1, 1.0]])
-    )
+    looks = normalize(torch.tensor([[1.0, 0, 0], [0, 1.0, 0], [0, 0.1, 1.0], [0, -0.1, 1.0]]))
     known, split = looks[[0, 0, 1, 1]], looks[[2, 2, 2, 3, 3, 3]]
     labels = [np.array([0, 0, 1, 1]), np.full(6, 2), np.full(6, 2)]
     features = [known, split, split]
     score = continual_accuracy(lambda t: features[: t + 1], labels, [2, 4, 4], num_known=2, restarts=5)
     assert [row.all for row in score.stages] == [50.0, 50.0]  # with the truth as reference the second is 100
-    truth = discover_categories(
-        split, torch.cat([known, split]), np.r_[labels[0], labels[1]], 3, restarts=5, seed=0
-    )
+    earlier, true_labels = torch.cat([known, split]), np.r_[labels[0], labels[1]]
+    truth = discover_categories(split, earlier, true_labels, 3, restarts=5, seed=0)
     assert set(truth.category_ids.tolist()) == {2}
 
 
@@ -162,7 +159,7 @@ def test_ten_stages_and_a_thousand_categories_are_linear_and_keep_their_ids() ->
     """Stages 3 and 6 bring nothing new. Four times the images take about four times the time, not sixteen."""
     blocks = [600, 50, 50, 0, 50, 50, 0, 50, 50, 50, 50]
     counts = np.cumsum(blocks)
-    looks = torch.nn.functional.normalize(torch.randn(1000, 64, generator=torch.Generator().manual_seed(0)))
+    looks = normalize(torch.randn(1000, 64, generator=torch.Generator().manual_seed(0)))
     seconds = {}
     for per_category in (1, 4):
         labels = [np.tile(np.arange(count), per_category) for count in counts]
@@ -187,10 +184,7 @@ def test_an_id_is_given_once_whatever_the_features(seed: int, accumulate: bool) 
     """A new id of a stage was in no earlier stage; one that was is settled for this stage's reference."""
     generator = np.random.default_rng(seed)
     sizes, counts = generator.integers(12, 40, 5), [3, *(3 + np.cumsum(generator.integers(1, 4, 4))).tolist()]
-    features = [
-        torch.nn.functional.normalize(torch.from_numpy(generator.standard_normal((size, 6))))
-        for size in sizes
-    ]
+    features = [normalize(torch.from_numpy(generator.standard_normal((size, 6)))) for size in sizes]
     protocol = ContinualAccuracy(np.arange(sizes[0]) % 3, 3, restarts=2, seed=seed, accumulate=accumulate)
     for stage in range(1, 5):
         earlier = protocol.assigned[:stage]

@@ -34,8 +34,8 @@ def counting_by(name: str | list[int], **options: Any) -> Counting:
 )
 def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
     given = simulated(SETTING)
-    counting = counting_by("split_merge", count_prior=prior)
-    found = counting.estimate(2, [given.labelled, given.unlabelled], [given.labels.numpy()])
+    seen = [given.labelled, given.unlabelled], [given.labels.numpy()]
+    found = counting_by("split_merge", count_prior=prior).estimate(2, *seen)
     kept = torch.cat([(given.labels == each).nonzero()[:, 0] for each in range(10)])
     assert len(kept) > 120  # more than the 12 of each that are replayed
     if prior != "paper":
@@ -44,9 +44,7 @@ def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
     else:
         assert "likelihood" in found.margin
     # With every image kept, the estimate is that of the function below.
-    every = counting_by("split_merge", count_prior=prior, replay_samples=1000).estimate(
-        2, [given.labelled, given.unlabelled], [given.labels.numpy()]
-    )
+    every = counting_by("split_merge", count_prior=prior, replay_samples=1000).estimate(2, *seen)
     fixed = torch.cat([torch.full((len(given.unlabelled),), -1), given.labels])
     direct = estimate_as_taught(
         torch.cat([given.unlabelled, given.labelled]),

@@ -54,9 +54,8 @@ def test_soft_neighbours_are_the_obvious_loops(meta_model: MetaGCDModel) -> None
         weights = torch.tensor([float(closest[every[row][1], every[other][1]] - 1) for other in rest]).exp()
         losses.append(-float((weights * chances).mean()))  # each of the rest is a neighbour or a view
     assert float(found["soft_neighbours"]) == pytest.approx(sum(losses) / len(losses), rel=1e-5)
-    assert float(found["loss"]) == pytest.approx(
-        float(found["info_nce"] + found["soft_neighbours"]) / 2, rel=1e-5
-    )
+    both = float(found["info_nce"] + found["soft_neighbours"])
+    assert float(found["loss"]) == pytest.approx(both / 2, rel=1e-5)
     assert (float(found["with_neighbours"]), float(found["neighbours"])) == (0.5, 0.5)
 
 
@@ -128,9 +127,8 @@ def test_meta_training_is_of_the_first_order_and_repeats_itself_after_an_interru
         meta_model.load_state_dict(start)
         vars(meta_model.config).update(options)
         trainer_of(meta_model.train(), context, MetaGCDObjective, arguments, states.append).train(resumed)
-        return torch.cat(
-            [each.detach().flatten().double() for each in meta_model.parameters() if each.requires_grad]
-        )
+        learnt = [each for each in meta_model.parameters() if each.requires_grad]
+        return torch.cat([each.detach().flatten().double() for each in learnt])
 
     without = again(0.0, meta_episodes=0)
     kept = again(0.0, meta_episodes=1)

@@ -167,9 +167,8 @@ def test_stages_are_those_on_paper(backbone_folder: Path) -> None:
     assert 0 < np.mean(best < 3) < 0.5
     found = [fitted(y[(clusters == each) & (best >= 3)]) for each in (0, 1)]
     expected = np.stack([each.logpdf(y) for each in known + found], axis=1)
-    np.testing.assert_allclose(
-        log_densities(model.project(second), model.class_gaussians), expected, rtol=1e-9
-    )
+    densities = log_densities(model.project(second), model.class_gaussians)
+    np.testing.assert_allclose(densities, expected, rtol=1e-9)
     assert model.assign_natively(second).tolist() == expected.argmax(1).tolist()
 
 

@@ -74,9 +74,8 @@ def test_a_number_of_categories_lies_in_its_range() -> None:
 
 
 def test_lines_lie_on_the_drawing() -> None:
-    lines = line_chart(
-        "l", {"a": [(1, 90.0, 20.0), (2, math.nan, None)], "b": []}, x_label="x", y_label="y", y_most=100
-    )
+    series = {"a": [(1, 90.0, 20.0), (2, math.nan, None)], "b": []}
+    lines = line_chart("l", series, x_label="x", y_label="y", y_most=100)
     (point,) = lines.series[0].points
     assert lines.series[1].points == []
     assert point.high is not None and point.low is not None

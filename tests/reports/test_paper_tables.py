@@ -49,9 +49,8 @@ def test_rows_and_columns_are_those_that_the_paper_prints(name: str, backbone: s
         rows = published_rows(
             protocol=part.published, backbone=backbone, setting=part.setting, table=part.label
         )
-        assert set(zip(rows["method"], rows["benchmark"], strict=True)) == {
-            (entry.method, entry.benchmark) for entry in entries
-        }
+        listed = {(entry.method, entry.benchmark) for entry in entries}
+        assert set(zip(rows["method"], rows["benchmark"], strict=True)) == listed
         assert all(0 <= value <= 100 for entry in entries for value in entry.printed.values())
 
 
@@ -164,10 +163,8 @@ def test_what_keeps_a_run_from_the_paper_is_said(tmp_path: Path) -> None:
         assert list(entry.notes) == [f"Not comparable: {each}." for each in said]
     places = {"cifar100": None, "imagenet100": "/nowhere"}
     small, absent = plan(tmp_path, methods=["happy"], places=places, small=True).entries("main")
-    assert list(small.notes) == [
-        TEXT["not-comparable-the-backbone-is-not"],
-        TEXT["not-comparable-the-data-or-its"],
-    ]
+    notes = [TEXT["not-comparable-the-backbone-is-not"], TEXT["not-comparable-the-data-or-its"]]
+    assert list(small.notes) == notes
     small.cells[0].path.mkdir()
     vars(small)["finished"] = small.cells[:1]
     for native, wanted in (

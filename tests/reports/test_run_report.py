@@ -137,9 +137,8 @@ def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(run: Path)
     few = history_charts(found)
     every = 1 + len(found.score.stages)
     assert [len(each.series) for each in few] == [every, every, 1, every]
-    year = [
-        replace(record, stage=stage) for stage in range(53) for record in found.history if record.stage == 1
-    ]
+    week = [record for record in found.history if record.stage == 1]
+    year = [replace(record, stage=stage) for stage in range(53) for record in week]
     for chart in history_charts(changed(found, history=year)):
         names = [each.name for each in chart.series]
         assert len(names) == NUM_STYLES

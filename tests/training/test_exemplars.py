@@ -93,9 +93,8 @@ def test_an_image_of_the_memory_is_cropped_anew_in_every_round_and_the_same_way_
     assert not torch.equal(rounds[1], rounds[2])
     assert torch.equal(drawn([num + 1, num], workers=1), rounds[[3, 0]])
     (alone,) = drawn([0])
-    assert torch.equal(
-        alone, next(iter(training_loader(StageContext(read[1]), views, [[(0, 0)]], arguments(0))))[0]
-    )
+    plain = training_loader(StageContext(read[1]), views, [[(0, 0)]], arguments(0))
+    assert torch.equal(alone, next(iter(plain))[0])
 
 
 def test_labels_have_holes_where_the_stream_is(read: list[StageImages]) -> None:
@@ -148,9 +147,8 @@ def test_those_next_to_the_mean_of_their_class_are_kept(read: list[StageImages])
 def test_how_many_of_a_class_are_kept(options: dict, counts: list[int], read: list[StageImages]) -> None:
     """No more than 20, nor than a share of its images, rounded up; 0.2 * 35 is 7, whatever floats make of it."""
     classes = [0] * 130 + [1] * 35 + [2] * 2
-    images = StageImages(
-        read[0].stage, np.arange(12).repeat(14)[: len(classes)], read[0].copies, read[0].report
-    )
+    rows = np.arange(12).repeat(14)[: len(classes)]
+    images = StageImages(read[0].stage, rows, read[0].copies, read[0].report)
     found = extended(NOTHING, torch.randn(len(classes), 4), classes, images, **options)
     assert np.bincount(found.class_ids).tolist() == counts
 

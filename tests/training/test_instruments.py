@@ -204,9 +204,8 @@ def test_the_image_whose_feature_is_no_number_is_named(
         return found
 
     monkeypatch.setattr(model, "features_of", poisoned)
-    message = (
-        rf"values for 2 of \d+ images are not numbers, such as those for image '{unlabelled.sample_ids[5]}'"
-    )
+    first = unlabelled.sample_ids[5]
+    message = rf"values for 2 of \d+ images are not numbers, such as those for image '{first}'"
     with pytest.raises(DivergedError, match=message):
         extract_features(model, unlabelled, VIEW, batch_size=4, num_workers=0)
 

@@ -43,10 +43,8 @@ def trained(name: str, images: Path, backbone: Path, out: Path, **options: objec
     exact = {"mixed_precision": "no", "num_workers": 0}
     values["training"] |= {"epochs": 2, "learning_rate": 1e-3, **exact, **TRAINING.get(name, {}), **options}
     train_run(Recipe.from_dict(values))
-    return {
-        f"{path.parent.name}/{path.name}": path.read_bytes()
-        for path in sorted(out.glob("stage*/*.safetensors"))
-    }
+    files = sorted(out.glob("stage*/*.safetensors"))
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
 
 
 # Frozen blocks are run by one piece of code for all methods, whose prompts enter them in three ways.
@@ -180,11 +178,8 @@ def test_a_launcher_that_shards_a_model_is_refused_and_devices_are_said(
 def test_deterministic_algorithms_are_asked_for_inside_alone_and_stay_as_strict_as_they_were() -> None:
     for wanted in (False, True):
         with reproducible(wanted):
-            asked = (
-                torch.are_deterministic_algorithms_enabled(),
-                torch.is_deterministic_algorithms_warn_only_enabled(),
-            )
-            assert asked == (wanted, wanted)
+            assert torch.are_deterministic_algorithms_enabled() == wanted
+            assert torch.is_deterministic_algorithms_warn_only_enabled() == wanted
             assert torch.backends.cuda.mem_efficient_sdp_enabled() != wanted
         assert not torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
