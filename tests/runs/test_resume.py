@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from safetensors.torch import save_file
 
 from promptccd.data import StageStream
 from promptccd.data.views import normalise
-from promptccd.disk import sha256_of, temporary
+from promptccd.disk import temporary
 from promptccd.errors import PromptCCDError, RunError, SplitMismatchError
 from promptccd.locks import FolderLock
 from promptccd.reports import plan_cells, run_sweep
@@ -44,7 +45,8 @@ def changed(values: Values, section: str, **fields) -> Recipe:
 
 
 def stage_hashes(run: Path, num_stages: int = 4) -> list[str]:
-    return [sha256_of(run / f"stage{stage}" / LEARNT) for stage in range(num_stages)]
+    weights = [run / f"stage{stage}" / LEARNT for stage in range(num_stages)]
+    return [sha256(each.read_bytes()).hexdigest() for each in weights]
 
 
 def begun_again(run: Path, folder: Path, stage: int) -> Recipe:
