@@ -246,3 +246,5 @@ def test_unsure_images_are_counted_all_and_copies_are_none(session, tmp_path, mo
         ([rows[0], *sure], "1 image that the model is unsure of<"),
     ):
         assert f"<summary>{said}" in write_page(session, listed, tmp_path / "page.html").read_text()
+    monkeypatch.setattr(page_module, "MAX_BYTES", 1)
+    assert write_page(session, rows, tmp_path / "page.html").read_text().count("data:image/") == 1

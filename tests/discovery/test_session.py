@@ -34,6 +34,14 @@ def test_the_same_images_again_change_nothing_and_a_number_that_is_given_later_n
     assert session.estimate == estimate
 
 
+def test_features_are_of_the_precision_that_is_asked_for(session, albums):
+    found = []
+    for session.precision in ("fp32", "bf16"):
+        session.read(albums[0])
+        found.append(session.current.features)
+    assert not torch.equal(*found)
+
+
 def test_a_named_category_is_fixed_for_the_next_grouping_and_a_saved_session_predicts_like_it(
     session, albums, tmp_path
 ):
