@@ -4,7 +4,6 @@ Arguments: ``cli`` or ``page``, and a folder that `tests.test_no_network` has fi
 """
 
 import json
-import os
 import signal
 import socket
 import sys
@@ -83,7 +82,7 @@ def page(folder: Path) -> None:
         except BaseException as error:
             failed.append(error)
         finally:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
 
     threading.Thread(target=come).start()
     assert main(["demo", str(folder / "backbone"), "--no-browser", "--port", str(port)]) == 0

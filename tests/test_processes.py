@@ -29,7 +29,7 @@ def test_one_process_of_several_is_the_first(rank, size, is_first, monkeypatch):
 
 def load(seconds: float) -> None:
     end_with_parent(0)
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
     time.sleep(seconds)
 
 

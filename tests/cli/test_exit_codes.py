@@ -73,7 +73,7 @@ def after_opening(number: int, sent: int = signal.SIGINT) -> Callable[[], None]:
             nonlocal opened
             opened += event == "open"
             if event == "open" and opened == number:
-                os.kill(os.getpid(), sent)
+                signal.raise_signal(sent)
 
         sys.addaudithook(hook)
 

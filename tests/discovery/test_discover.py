@@ -99,7 +99,7 @@ def test_one_process_at_a_time(session, albums, out):
 )
 def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, found, capsys, number):
     before, sent = written(found), []
-    with at_forward(lambda *given: sent or sent.append(os.kill(os.getpid(), number))):
+    with at_forward(lambda *given: sent or sent.append(signal.raise_signal(number))):
         assert run(stage0, albums[1], found) == 128 + number
     assert "Interrupted" in capsys.readouterr().err
     assert written(found) == before

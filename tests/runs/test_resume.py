@@ -222,7 +222,7 @@ def test_a_state_that_is_damaged_is_named_and_the_stage_is_trained_from_its_star
         state = TrainingState(0, step, {"model.weight": torch.full((3,), float(step))})
         run.save_state(1, state, seconds=step)
     loaded = run.load_state(1)
-    assert loaded is not None and 0 < loaded[1] < time.monotonic()
+    assert loaded is not None
     assert (loaded[0].epoch, loaded[0].step, loaded[1]) == (0, 2, 2)
     assert loaded[0].tensors["model.weight"].tolist() == [2.0, 2.0, 2.0]
     assert run.load_state(2) is None

@@ -1,7 +1,6 @@
 """Every variant through the same loop: interrupted anywhere, loaded from any stage, evaluated and explained."""
 
 import json
-import os
 import re
 import signal
 from collections.abc import Sequence
@@ -83,7 +82,7 @@ class Signals:
     def after_a_step(self) -> None:
         self.steps += 1
         if self.steps % self.every == 0:
-            os.kill(os.getpid(), self.numbers[self.sent % len(self.numbers)])
+            signal.raise_signal(self.numbers[self.sent % len(self.numbers)])
             self.sent += 1
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -291,20 +290,20 @@ def test_the_first_signal_is_remembered_and_the_second_leaves_at_once(
     with progress.StopRequest() as stop:
         assert list(stop.progress("ab", 2, "")) == ["a", "b"]
         assert not stop.agreed(Accelerator(cpu=True))
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         assert stop.received == signal.SIGTERM
         clock[0] += 4.9
-        os.kill(os.getpid(), signal.SIGTERM)  # a scheduler's, passed on by who started this process
+        signal.raise_signal(signal.SIGTERM)  # a scheduler's, passed on by who started this process
         assert stop.agreed(Accelerator(cpu=True))
         with pytest.raises(InterruptedRunError, match=TEXT["interrupted-stopped-the-last-saved-state"]):
             list(stop.progress("ab", 2, ""))
         with pytest.raises(InterruptedRunError, match=TEXT["interrupted-left-at-once-run-the"]) as error:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         assert error.value.exit_code == 128 + signal.SIGTERM
         stop.asked = True  # by a callback too: a signal says more
         assert not isinstance(stop.error("saved"), progress.TrainingStopped)
         clock[0] += 0.2
         with pytest.raises(InterruptedRunError, match=TEXT["interrupted-left-at-once-run-the"]):
-            os.kill(os.getpid(), signal.SIGTERM)  # later, it is asked again
+            signal.raise_signal(signal.SIGTERM)  # later, it is asked again
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
     signal.signal(signal.SIGINT, ignored)
