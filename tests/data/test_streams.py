@@ -87,6 +87,9 @@ def test_a_stream_that_is_none_is_told_in_one_line(
     with pytest.raises(DataError, match=said) as refused:
         StageStream.from_dataset("labelled", unlabelled=names)
     assert "\n" not in str(refused.value)
+    shutil.rmtree(next((tmp_path / "labelled").iterdir()))
+    with pytest.raises(DataError, match="unlabelled FOLDER.$"):  # of one category no part can be new
+        StageStream.from_dataset("labelled", unlabelled=[])
 
 
 def test_a_picture_counts_where_it_came_first(

@@ -231,8 +231,9 @@ class StageStream(Sequence[Stage]):
             blocks = " ".join(map(str, splits.fitting_blocks(max(2, len(categories)), 3)))
             raise DataError(
                 f"All images of {images.name!r} have a label. Training also needs images without labels: give their "
-                "folder as --unlabelled FOLDER. Or hide labels, to measure accuracy: give the number of labelled "
-                f"categories, and the number of new categories of each later stage, such as --class_blocks {blocks}"
+                "folder as --unlabelled FOLDER."
+                + f" Or hide labels, to measure accuracy: give the number of labelled categories, and the number of "
+                f"new categories of each later stage, such as --class_blocks {blocks}" * (len(categories) > 1)
             )
         stages, cut = _cut_in_streams(images, category_ids, categories, streams, seed)
         later = read_labels(labels, split, roots, images.decoding, optional)
