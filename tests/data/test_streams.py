@@ -13,6 +13,8 @@ from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import read_labels
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
+from promptccd.runs.start import stage_stream
+from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
 from tests.data.layouts import categories, listed, picture, put, written
 from tests.messages import TEXT
@@ -162,5 +164,5 @@ def test_labels_that_come_later_are_asked_about(label: str, asked: str, tmp_path
     if asked:
         with pytest.raises(DataError, match=TEXT["did-you-mean-accept-new-labels"].format(label, asked)):
             StageStream.from_dataset(first, **options)
-    stages = StageStream.from_dataset(first, **options, accept_new_labels=bool(asked))
+    stages = stage_stream(DataArguments(dataset=first, **options, accept_new_labels=bool(asked)), seed=1)
     assert set(stages.later_labels.values()) == {label}
