@@ -74,7 +74,7 @@ def test_a_project_opens_without_what_can_be_made_again(project: Path) -> None:
     with served(project) as page:
         state = Window(page).get("state")
     assert [(each["id"], each["name"]) for each in state["groups"]] == groups
-    assert state["photos"] == 0
+    assert state["photos"] == 0 and not (project / PROJECT / SEEN).exists()
 
 
 def test_a_browser_keeps_pictures_and_nothing_that_changes(reader: Window) -> None:
