@@ -23,13 +23,10 @@ def score_table(score: ContinualScore) -> pd.DataFrame:
     """
     rows = [{"stage": stage.stage, **stage.numbers} for stage in score.stages]
     names = dict.fromkeys(name for row in rows for name in row if name not in FIGURES)
-    table = pd.DataFrame(
-        rows, columns=list(dict.fromkeys(["stage", *COUNT_COLUMNS, *PARTS, *names, *FIGURES]))
-    )
-    averages = table[table.columns.drop(["stage", *COUNT_COLUMNS, *FIGURES])].mean()
-    table = table.astype({"stage": object, **dict.fromkeys(COUNT_COLUMNS, "Int64")})
-    table.loc[len(table)] = {"stage": AVERAGE, **dict.fromkeys(COUNT_COLUMNS, pd.NA), **averages}
-    return table
+    columns = list(dict.fromkeys(["stage", *COUNT_COLUMNS, *PARTS, *names, *FIGURES]))
+    scored = pd.DataFrame(rows, columns=columns).drop(columns=["stage", *COUNT_COLUMNS, *FIGURES])
+    table = pd.DataFrame([*rows, {"stage": AVERAGE, **scored.mean()}], columns=columns)
+    return table.astype({"stage": object, **dict.fromkeys(COUNT_COLUMNS, "Int64")})
 
 
 def over_runs(table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
