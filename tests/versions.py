@@ -126,9 +126,9 @@ def rows(tests: list[str]) -> dict[str, Callable[[], Answer]]:
     here = f"torch=={installed('torch')}"
     sets: dict[str, Callable[[], list[str]]] = {
         "lowest": lambda: resolved(here, lowest=True),
-        "newest": lambda: resolved(here),
+        "newest": lambda: resolved(here, "peft"),  # the newest transformers takes no older one
         f"torch {lowest}": lambda: without_cuda(f"torch=={lowest}.0"),
-        "torch newest": without_cuda,
+        "torch newest": lambda: without_cuda("peft"),
     }
     attempts = {name: lambda pins=pins: tested(pins, tests) for name, pins in sets.items()}
     return attempts | {f"beside {each}": lambda each=each: beside(each) for each in NEIGHBOURS}
