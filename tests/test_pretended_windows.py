@@ -244,6 +244,8 @@ pathlib.Path(__file__).with_name("server").write_text(f"{signal.getsignal(signal
 """
 
 
+@pytest.mark.moderate
+@pytest.mark.landing
 @pytest.mark.parametrize("there", ["windows", "linux"])
 def test_a_process_apart_is_asked_killed_and_never_left_over(there, windows, tmp_path):
     script = tmp_path / "script.py"
