@@ -372,6 +372,8 @@ def test_questions_are_about_two_groups_which_are_enough_and_an_answer_ends_them
     _, *others = [each["id"] for each in window.get("state")["groups"]]
     window.do(do="merge", categories=others)
     assert window.get("questions") and window.get("check")["rows"]
+    window.do(do="dissolve", category=min(others))
+    assert window.get("questions") == []
 
 
 def test_examples_come_first_then_the_likest_and_more_than_are_taken_are_refused(reader: Window) -> None:
