@@ -88,7 +88,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # The longest tests first: the other processes wait for one that begins with them at the end.
+    # The longest tests start first: a process that starts them last keeps the others waiting.
     items.sort(key=lambda item: item.path.name != "test_golden.py")
     if wanted := config.option.slow_part:
         left_out = [item for item in items if not is_run(item, *turn(wanted))]

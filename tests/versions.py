@@ -126,7 +126,7 @@ def rows(tests: list[str]) -> dict[str, Callable[[], Answer]]:
     here = f"torch=={installed('torch')}"
     sets: dict[str, Callable[[], list[str]]] = {
         "lowest": lambda: resolved(here, lowest=True),
-        "newest": lambda: resolved(here, "peft"),  # the newest transformers takes no older one
+        "newest": lambda: resolved(here, "peft"),  # transformers 5.24 needs peft 0.22
         f"torch {lowest}": lambda: without_cuda(f"torch=={lowest}.0"),
         "torch newest": lambda: without_cuda("peft"),
     }

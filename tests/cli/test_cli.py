@@ -124,7 +124,7 @@ def test_help_fits_a_screen_and_help_all_lists_every_field(capsys, monkeypatch) 
     assert not [each for each in known_fields() if not {each, each.partition(".")[2]} & {*shown}]
 
 
-def test_a_plugin_is_a_word_of_its_own_or_follows_a_sign() -> None:
+def test_a_plugin_is_found_behind_an_equals_sign_and_as_the_next_word() -> None:
     assert plugins_in(["--plugin=own.py", "x", "--plugin", "other.py"]) == ["own.py", "other.py"]
 
 

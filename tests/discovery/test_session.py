@@ -36,7 +36,8 @@ def test_the_same_images_again_change_nothing_and_a_number_that_is_given_later_n
 
 def test_features_are_of_the_precision_that_is_asked_for(session, albums):
     found = []
-    for session.precision in ("fp32", "bf16"):
+    for precision in ("fp32", "bf16"):
+        session.precision = precision
         session.read(albums[0])
         found.append(session.current.features)
     assert not torch.equal(*found)

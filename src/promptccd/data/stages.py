@@ -228,13 +228,17 @@ class StageStream(Sequence[Stage]):
             first += len(stream)
             arriving |= {f"{stream.name}: {path}": why for path, why in stream.left_out.items()}
         if not streams:
-            blocks = " ".join(map(str, splits.fitting_blocks(max(2, len(categories)), 3)))
-            raise DataError(
+            said = (
                 f"All images of {images.name!r} have a label. Training also needs images without labels: give their "
                 "folder as --unlabelled FOLDER."
-                + f" Or hide labels, to measure accuracy: give the number of labelled categories, and the number of "
-                f"new categories of each later stage, such as --class_blocks {blocks}" * (len(categories) > 1)
             )
+            if len(categories) > 1:
+                blocks = " ".join(map(str, splits.fitting_blocks(len(categories), 3)))
+                said += (
+                    " Or hide labels, to measure accuracy: give the number of labelled categories, and the number "
+                    f"of new categories of each later stage, such as --class_blocks {blocks}"
+                )
+            raise DataError(said)
         stages, cut = _cut_in_streams(images, category_ids, categories, streams, seed)
         later = read_labels(labels, split, roots, images.decoding, optional)
         if not accept_new_labels:

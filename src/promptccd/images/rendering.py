@@ -201,7 +201,7 @@ class DeepValues:
     def _usable(self) -> tuple[np.ndarray, list[float]]:
         """All values except missing ones, and the missing ones."""
         values = self.values.reshape(-1)
-        values = values[np.abs(values.astype(np.float64)) < _LARGEST_VALUE]  # NaN is not
+        values = values[np.abs(values.astype(np.float64)) < _LARGEST_VALUE]  # leaves NaN out, too
         found = [] if self.nodata is None else [self.nodata]
         values = values[values != self.nodata] if found else values
         for extreme in (values.max(), values.min()) if values.size else ():
