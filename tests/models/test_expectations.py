@@ -399,7 +399,7 @@ def test_an_endpoint_takes_images_files_and_base64_one_or_several(
         wanted = {name: expected.get(name, each) for name, each in answer.items()}
         assert wanted == {name: pytest.approx(each, abs=1e-4) for name, each in answer.items()}
         assert answer["known"] == (answer["category_id"] < handler.pipeline.model.config.num_known)
-    assert handler({"inputs": [files[0], base64.b64encode(files[1]).decode(), images[2]]}) == several
+    assert handler({"inputs": [files[0], base64.encodebytes(files[1]).decode(), images[2]]}) == several
     for one in (images[1], files[1], [images[1]]):
         answer = handler({"inputs": one})
         assert (answer[0] if isinstance(one, list) else answer)["name"] == several[1]["name"]

@@ -156,7 +156,7 @@ class Embedder:
     """Features of images, a batch at a time, while images are read.
 
     Args:
-        model: on its device.
+        model: on its device, in eval mode.
         view: the view the model was made for.
         batch_size: images per forward; by default 32 on a CPU, and 128 on a GPU.
         precision: of the model's forward; ``"auto"`` is bfloat16 if the device has instructions for it.
@@ -232,15 +232,11 @@ class Embedder:
     def _compute_waiting(self, fills: bool = False) -> None:
         files, views = zip(*self._waiting, strict=True)
         self._waiting.clear()
-        pixels, was_training, count = torch.stack(views), self.model.training, len(files)
+        pixels, count = torch.stack(views), len(files)
         if fills:  # a shorter batch rounds otherwise, and where it stands must not matter
             pixels = torch.cat([pixels, pixels[-1:].expand(self.batch_size - count, -1, -1, -1)])
-        self.model.eval()
         forward = partial(_forward, self.model, self.view, precision=self.precision)
-        try:
-            self._computed.append((files, in_smaller_batches(forward, pixels)[:count]))
-        finally:
-            self.model.train(was_training)
+        self._computed.append((files, in_smaller_batches(forward, pixels)[:count]))
         if len(self._computed) >= _STORED_AT_ONCE:
             self._store()
 

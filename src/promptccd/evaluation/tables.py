@@ -22,8 +22,8 @@ def score_table(score: ContinualScore) -> pd.DataFrame:
     categories. Empty clusters are no categories, so ``num_categories`` may be below that range.
     """
     rows = [{"stage": stage.stage, **stage.numbers} for stage in score.stages]
-    names = dict.fromkeys(name for row in rows for name in row if name not in FIGURES)
-    columns = list(dict.fromkeys(["stage", *COUNT_COLUMNS, *PARTS, *names, *FIGURES]))
+    names = ["stage", *COUNT_COLUMNS, *PARTS, *(name for row in rows for name in row), *FIGURES]
+    columns = list(dict.fromkeys(names))
     scored = pd.DataFrame(rows, columns=columns).drop(columns=["stage", *COUNT_COLUMNS, *FIGURES])
     table = pd.DataFrame([*rows, {"stage": AVERAGE, **scored.mean()}], columns=columns)
     return table.astype({"stage": object, **dict.fromkeys(COUNT_COLUMNS, "Int64")})
