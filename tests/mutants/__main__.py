@@ -32,7 +32,7 @@ from tests.mutants.mutations import Mutant, mutants_of
 
 ROOT = Path(__file__).parents[2]
 AT_ONCE = 2  # mutants
-LONGEST_RUN_S = 60.0  # of each rank of tests for one mutant, as they ran without it; the rest is left out
+LONGEST_RUN_S = 60.0  # of a mutant's own tests, and of the others, as they were recorded; more are left out
 LATE = 90  # the exit code of what took too long
 NO_TESTS = int(pytest.ExitCode.NO_TESTS_COLLECTED)
 FLAGS = "-q -x --tb=no -p no:cacheprovider -p no:xdist -W ignore -o addopts= -o timeout_func_only=true"
@@ -106,8 +106,8 @@ class Worker:
 
 def tried(mutant: Mutant, lines: Lines) -> Worker | None:
     """The tests that a mutant concerns, at work; `None` if there are none."""
-    project = lines.project
-    chosen = [name for rank in lines.concerned(mutant) for name in _in_time(rank, lines.seconds)]
+    project, (own, whole, others) = lines.project, lines.concerned(mutant)
+    chosen = [*_in_time(own, lines.seconds), *whole, *_in_time(others, lines.seconds)]
 
     def work(folder: Path) -> int:
         for number in (1, 2):

@@ -108,7 +108,7 @@ def _record(project: Project, tests: Sequence[str], place: Path) -> None:
         }
         flags = "-qrf --tb=no -p no:cacheprovider -W ignore -o addopts= -n 2 --dist worksteal --maxfail=99"
         command = [sys.executable, "-m", "pytest", "-p", __name__, *flags.split(), *tests]
-        command += [f"--basetemp={name}/tmp", f"--timeout={2 * project.patience_s}"]
+        command += [f"--basetemp={name}/tmp", f"--timeout={4 * project.patience_s}"]
         # A test that fails says nothing, and is left out.
         subprocess.run(command, cwd=project.root, env=environment, check=False)
         place.parent.mkdir(exist_ok=True)
