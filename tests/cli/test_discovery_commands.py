@@ -105,6 +105,7 @@ def test_a_folder_of_links_is_told_how_they_are_followed(album, trained_run, tmp
     assert text.startswith("a.png\t")
 
 
+@pytest.mark.moderate
 @pytest.mark.parametrize(("allowed", "photographs"), [(False, 3), (True, 30)])
 def test_a_page_is_opened_once_and_shown_again(
     allowed, photographs, linked, album, trained_run, tmp_path, run, monkeypatch, caplog

@@ -166,6 +166,7 @@ def test_streams_are_discovered_and_known_categories_kept(labelled, seed: int) -
     assert list(mixture.classes_) == list(range(KNOWN + NEW))
 
 
+@pytest.mark.moderate
 def test_the_number_of_categories_can_be_estimated() -> None:
     mixture = CalibratedMixture().fit(*drawn([40] * KNOWN, seed=2, noise=0.3))
     mixture.partial_fit(drawn([8] * KNOWN + [50] * NEW, seed=3, noise=0.3)[0])

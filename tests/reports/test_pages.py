@@ -112,6 +112,7 @@ def grouped(true: np.ndarray, found: np.ndarray, class_blocks: list[int]) -> Rep
     return SimpleNamespace(images=images, class_blocks=class_blocks)
 
 
+@pytest.mark.moderate
 def test_tables_agree_with_the_accuracy() -> None:
     """Random groups, more of them than categories and fewer: the parts give All, Old and New."""
     generator = np.random.default_rng(0)

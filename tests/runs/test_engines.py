@@ -250,6 +250,7 @@ def test_the_next_cell_gets_the_device_with_the_fewest(devices, places, ending, 
     assert engine.given == [*given]
 
 
+@pytest.mark.moderate
 def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monkeypatch, capsys):
     recipe = write_recipe(tmp_path / "tiny.yaml", recipe_values | {"training": {"epochs": 1}})
     place = ["--config", str(recipe), "--out", str(tmp_path / "out")]

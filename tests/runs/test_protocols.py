@@ -72,6 +72,7 @@ def test_both_evaluation_sets_of_the_one_step_setting_differ_in_the_images(evalu
     assert plain == evaluation.evaluate("cacc").stages  # M_all, M_o, M_d are All, Old, New
 
 
+@pytest.mark.moderate
 def test_test_images_are_assigned_as_the_checkpoint_assigns_them(evaluation: RunEvaluation) -> None:
     """The nearest prototype that the protocol finds again is that of the saved model."""
     row = evaluation.evaluate("pa-cgcd-test", **options_of("pa-cgcd-test")).stages[-1]
@@ -108,6 +109,7 @@ def test_oracle_features_score_100(
         assert score.summary == {"M_all": 100.0, "M_o": 100.0, "M_f": 0.0, "M_d": 100.0, "M_d_mean": 100.0}
 
 
+@pytest.mark.moderate
 @pytest.mark.parametrize("estimator", ["split_merge", "kmeans"])
 def test_an_unknown_number_is_estimated_whatever_the_run_was_trained_with(
     estimator: str, evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch

@@ -114,6 +114,7 @@ def test_a_merge_between_stages_reaches_the_labels(
     assert {name: values[: len(classes)] for name, values in after.items()} == kept
 
 
+@pytest.mark.moderate
 def test_an_exemplar_that_is_not_there_is_left_out_with_a_word(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -137,6 +137,7 @@ def test_one_bad_image_does_not_end_a_visit_and_no_name_is_markup(visitor: Visit
     assert "<img" not in found.shown
 
 
+@pytest.mark.moderate
 def test_forged_paths(visitor: Visitor, server: Server) -> None:
     for path in (
         "/etc/passwd", "/proc/self/environ", "../../../../etc/passwd", "app.py", "\0", "a" * 5000,
@@ -204,6 +205,7 @@ def test_forgetting_reaches_what_the_server_keeps(server: Server) -> None:
         assert not Path(late[0]["path"]).exists()
 
 
+@pytest.mark.moderate
 def test_values_out_of_bounds(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(visitor.call("group_again"), "No photographs yet")
     with ThreadPoolExecutor(4) as pool:  # of the example, one after another

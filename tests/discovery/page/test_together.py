@@ -100,6 +100,7 @@ def test_a_second_command_finds_the_page_that_is_open(page: OpenPage, project: P
     assert address_of(project) is None
 
 
+@pytest.mark.moderate
 def test_the_next_server_is_where_the_last_one_was_with_the_same_key(project: Path) -> None:
     with closing(listen("127.0.0.1", None)) as free:
         port = free.getsockname()[1]

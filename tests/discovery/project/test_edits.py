@@ -127,7 +127,7 @@ def state_of(registry: CategoryRegistry) -> tuple[Any, ...]:
     return members, set(registry.pinned), bans, set(registry.reviews), sizes, set(registry.images), aside
 
 
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.moderate)])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.moderate) for each in (1, 2))])
 def test_any_corrections_do_what_a_model_of_dictionaries_does_in_a_file_and_in_memory(seed, tmp_path) -> None:
     generator, memory = np.random.default_rng(seed), found()
     memory.write_to(tmp_path / "categories.sqlite")
