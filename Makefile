@@ -90,8 +90,9 @@ faults: $(VENV)/.dev         ## what can go wrong, row by row, with the tests th
 
 golden: $(VENV)/.dev         ## rewrite tests/golden after an intended change of outputs; read the diff
 	WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/test_golden*.py tests/cli/test_options.py tests/data/test_layouts.py \
-		tests/discovery/project/test_histories.py tests/models/test_hostile_checkpoints.py tests/spaces/test_discovery_guard.py \
-		-k "golden or as_recorded or as_released or histories or names_the_file_the_value or page_is_what_it_was"
+		tests/discovery/near_duplicates tests/discovery/project/test_histories.py tests/discovery/test_adapt.py \
+		tests/models/test_hostile_checkpoints.py tests/spaces/test_discovery_guard.py -k "golden or as_recorded or as_released or \
+		histories or names_the_file_the_value or page_is_what_it_was or may_be_altered or corrections_survive"
 
 mutants: $(VENV)/.dev        ## small mistakes put in one by one, guards taken out: a test must fail; MUTANTS='--count 50 clustering/'
 	$(BIN)/python -m tests.mutants $(MUTANTS)

@@ -407,13 +407,14 @@ def write_reports(here: Path) -> Written:
     kinds = [(label + (number % 8 == 7)) % 5 for number, label in enumerate(labels)]
     images = [Image.fromarray(picture(kind, number, 16)) for number, kind in enumerate(kinds)]
     names = ["=red & <stripes>", "green", "blue", 'yellow, or "gold"', "violet disc"]
-    columns = Features({"image": ImageColumn(), "label": ClassLabel(names=names)})
-    Dataset.from_dict({"image": images, "label": labels}, features=columns).save_to_disk(str(here / "images"))
+    columns = Features({"image": ImageColumn(), "Käfer": ClassLabel(names=names)})
+    Dataset.from_dict({"image": images, "Käfer": labels}, features=columns).save_to_disk(str(here / "images"))
     training = {
         "epochs": 2, "batch_size": 32, "learning_rate": 1e-7, "refit_every": 2, "prompt_warmup_epochs": 1,
         "replay_samples": 5,
     }  # fmt: skip
     recipe = {**quick_recipe(here / "images", here / "backbone", here), "training": training}
+    recipe["data"]["label_column"] = "Käfer"
     (here / "tiny.yaml").write_text(yaml.safe_dump(recipe))
     sweep = here / "sweep"
     plan = ["sweep", "--config", here / "tiny.yaml", "--seeds", 1, 2, "--out", sweep]
@@ -438,7 +439,7 @@ def write_reports(here: Path) -> Written:
     said("report", *runs, counted, "--compare", "--out", here / "comparison")
     keep("comparison", here / "comparison")
     said("report", counted, "--out", here / "counted-report", "--samples", 0, "--baselines")
-    keep("counted", here / "counted-report", "report.json")
+    keep("counted", here / "counted-report", "report.json", "index.html")
     texts["streams/evaluate.txt"] = write_streams(here, images, names, {**recipe, "data": {}})
     keep("streams", here / "streams-report", "report.json")
     table = ["--table", "main", "--methods", "orca", "--seeds", 1]
@@ -483,6 +484,7 @@ def write_uses(here: Path, run: Path, counted: Path) -> Written:
         ("predict.json", run, image, "--json"),
         ("explain.txt", run / "stage3", image, "--out", out),
         ("recipes.txt", "frost-digits"),
+        ("audit.txt", "--benchmark", "cub"),
         ("evaluate.streams.json", here / "streams", "--json"),
         ("evaluate.baselines.json", counted, "--baselines", "--json"),
         ("evaluate.protocols.json", run, "--protocol", "cacc", "--protocol", "gcd", "--json"),

@@ -7,7 +7,7 @@ right; here any other number is seen.
 import copy
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from promptccd.clustering.kmeans import suggest_split
 from promptccd.clustering.spread import measure_spread
 from promptccd.clustering.stream import EarlierImages, Stream, false_openings
 from promptccd.data import StageStream
+from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
@@ -38,7 +39,8 @@ from promptccd.methods.pa_cgcd import new_classes, split_old_and_new
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounds_of
 from promptccd.runs.stage import learn_prediction
 from promptccd.training.features import extract_features
-from promptccd.training.options import TrainingArguments
+from promptccd.training.options import PretrainingOptions, TrainingArguments
+from promptccd.training.pretraining import _join, _warp
 from promptccd.training.progress import EpochRecord, progress_bar
 from tests.conftest import TINY_HEAD, coloured_images, write_tiny_backbone
 from tests.evaluation.test_tasks import TASK, features
@@ -85,7 +87,7 @@ def plain(value: Any) -> Any:
         return [float(flat.sum()), float(flat.abs().sum()), float(flat @ torch.arange(len(flat)).double())]
     if isinstance(value, Tensor):
         return value.tolist()
-    if isinstance(value, tuple | list | range):
+    if isinstance(value, tuple | list | range | Iterator):
         return [plain(each) for each in value]
     return value
 
@@ -167,6 +169,15 @@ class Points:
         self.spread = measure_spread(self.labelled, self.labels, self.prototypes, seed=SEED)
         self.measured = replace(self.known, spread=self.spread)
 
+    def ever_noisier(self) -> Iterator["Points"]:
+        """The same with ever more noise: categories touch, then overlap, then are one."""
+        for step in range(4, 16, 2):
+            noise = torch.randn(self.every.shape, generator=torch_generator("noisier", step))
+            noisy = copy.copy(self)
+            noisy.every = F.normalize(self.every + 0.04 * step * noise)
+            noisy.labelled, noisy.free = noisy.every.split([80, 60])
+            yield noisy
+
     def grouped(self, known: KnownCategories, **options: Any) -> Any:
         """The free images in groups."""
         keys = [f"{row:03d}" for row in range(len(self.free))]
@@ -191,9 +202,7 @@ def _of_scikit_learn(points: Points) -> Any:
 def _opened(points: Points) -> Any:
     late, earlier = points.free.repeat(3, 1), points.labelled.repeat(4, 1)
     late, earlier = late + 0.01 * late.roll(1, 0), earlier + 0.01 * earlier.roll(1, 0)
-    stages = torch.arange(len(earlier)) % 4
-    opened = Stream(late, earlier, stages, points.prototypes, 4, SEED).opened(0.5)
-    return opened, [false_openings(stage) for stage in (1, 4)]
+    return Stream(late, earlier, torch.arange(320) % 4, points.prototypes, 4, SEED).opened(0.5)
 
 
 SAID: dict[str, Any] = {  # what people said of the free images, of which the last are near-duplicates of others
@@ -211,12 +220,22 @@ def _said(points: Points) -> Any:
 
 
 def _dense(points: Points) -> Any:
-    sizes = torch.tensor([25, 20, 15, 6, 6, 3, 3, 3])
+    sizes = torch.tensor([25, 20, 15, 6, 5, 3, 3, 3])
     centres = torch.randn(len(sizes), WIDTH, generator=torch_generator("dense"))
     noise = torch.randn(int(sizes.sum()), WIDTH, generator=torch_generator("in dense"))
     images = centres.repeat_interleave(sizes, 0) + 0.15 * noise
     keys = [f"{row:03d}" for row in range(len(images))]
     return group_images(images, keys, KnownCategories.none(WIDTH), next_id=0)
+
+
+def _overlapping(points: Points) -> Any:
+    """Groups, their number and what a person is asked about; and a stream."""
+    for noisy in points.ever_noisier():
+        for known in (KnownCategories.none(WIDTH), points.measured):
+            groups, estimate = noisy.grouped(known)
+            yield groups.category_ids, estimate, pair_questions(groups), suggest_split(noisy.free, seed=SEED)
+        spread = measure_spread(noisy.labelled, points.labels, noisy.prototypes, seed=SEED)
+        yield spread, _opened(noisy)
 
 
 def _in_stream(points: Points) -> Any:
@@ -231,6 +250,12 @@ def _asked(points: Points) -> Any:
     # No image of a group that others are close to.
     without = found.select((found.category_ids != 1).nonzero()[:, 0])
     return pair_questions(found), pair_questions(without), suggest_split(points.free, seed=SEED)
+
+
+def _pretraining_pictures(points: Points) -> Any:
+    drawn = torch_generator("joined, then warped")
+    joined = _join(torch.rand(6, 3, 16, 16, generator=drawn), 0.5, drawn)
+    return joined, _warp(joined, PretrainingOptions(), drawn)
 
 
 def _printed(points: Points) -> Any:
@@ -277,15 +302,18 @@ WAYS: dict[str, Callable[[Points], Any]] = {
     "parts, their number too": lambda points: clustering.fit_part_labels(points.patches, (4, 4), "auto", seed=SEED),
     "spread": lambda points: points.spread,
     "trials": lambda points: [*counting.trials(points.free.repeat(6, 1), 3 * points.others.repeat(6), SEED)],
-    "stream": _opened,
+    "stream": lambda points: [_opened(points), [false_openings(stage) for stage in (1, 4)]],
     "groups without known ones": lambda points: points.grouped(KnownCategories.none(WIDTH)),
     "groups": lambda points: points.grouped(points.known),
     "groups in an open set": lambda points: points.grouped(points.measured),
     "groups in a stream": _in_stream,
     "groups as people said": _said,
     "groups that lie densely": _dense,
+    "groups that come to overlap": _overlapping,
     "questions": _asked,
+    "pretraining pictures": _pretraining_pictures,
     "printed": _printed,
+    "benchmarks": lambda points: BENCHMARKS,
     "fields of methods": lambda points: {name: _fields(METHODS[name].model.config_class) for name in SHIPPED},
     "scores": _scored,
     "old and new": lambda points: split_old_and_new(

@@ -16,7 +16,7 @@ from promptccd.models.configuration import bounds_of
 from promptccd.training.recipe import Recipe, field_types
 from tests.kept import kept_text
 
-OF_ACTION = ("nargs", "default", "required")
+OF_ACTION = ("nargs", "default", "required", "metavar")
 NUMBERS = (-1, 0, 1, 2, 512, 513, 1000, 1001, 65_535, 65_536, 100_000, 100_001, 10**18 - 1, 10**18)
 WORDS = [*map(str, NUMBERS), "0.5", "auto", "x"]
 

@@ -99,7 +99,9 @@ def test_a_picture_counts_where_it_came_first(
 ) -> None:
     first = written(tmp_path / "week01", {"old.png": 3, "new.png": 8, "twice.png": 8, "other.png": 9})
     second = written(tmp_path / "week02", {"again.png": 9})
+    (second / "notes.txt").write_text("a heron\n")
     stages = StageStream.from_dataset(str(labelled), unlabelled=[str(first), str(second)])
+    assert [*stages.left_out] == [f"{second}: notes.txt"]
     seen: dict = {}
     read = [StageImages.read(stage, 0, progress_bar, seen=seen) for stage in stages[:2]]
     assert [read[1].name_of(index) for index in range(len(read[1]))] == ["new.png", "other.png"]

@@ -24,6 +24,7 @@ from promptccd.training.progress import StopRequest
 from tests.discovery.conftest import at_forward, grouped, write_pictures
 from tests.discovery.stored import content_of, contents, correct, registry_in
 from tests.messages import TEXT
+from tests.test_golden_numbers import require_kept
 
 QUICK = AdaptationOptions(epochs=1, batch_size=16)
 REGISTRY = f"{PROJECT}/categories.sqlite"
@@ -128,7 +129,11 @@ def test_names_and_corrections_survive(session, albums, tmp_path):
     features, keys = session.current.features.clone(), session.current.keys
     prototypes = session.registry.prototypes
     write_pictures(album, [6], seed=99)  # come while it trains, and are of the next stage
+    before = session.model.head.state_dict()
     adapt(session, QUICK)
+    learnt = session.model.head.state_dict()
+    moved_by = {name: 1e6 * float((learnt[name] - value).abs().sum()) for name, value in before.items()}
+    require_kept("groups", "adapted", moved_by)
     assert not np.array_equal(session.registry.prototypes, prototypes)
     assert session.current.keys == keys and not torch.equal(session.current.features, features)
     session.group(session.num_categories)

@@ -136,6 +136,10 @@ def test_steps_out_of_order_and_nothing_usable_leave_the_session_as_it_was(sessi
         session.assignment()
     session.read(albums[1])  # the first was never grouped: it is as if it had not been read
     assert session.current.stage == 1
+    session.group(2)
+    before = session.registry.state_hash()
+    session.read(albums[0])
+    assert (session.current.stage, session.current.before.state_hash()) == (2, before)
 
 
 def test_without_any_category_images_stand_nowhere(backbone_folder, tmp_path):

@@ -84,6 +84,7 @@ def published(recipe: Path, *options: str) -> None:
     assert main(["split", str(recipe), "--push", "user/stages", *options]) == 0
 
 
+@pytest.mark.moderate
 @pytest.mark.fault(17)
 def test_other_stages_replace_all_of_the_ones_before(recipe: Path, hub: Hub) -> None:
     published(recipe)
@@ -93,9 +94,10 @@ def test_other_stages_replace_all_of_the_ones_before(recipe: Path, hub: Hub) -> 
     there = hub.repo("user/stages", "dataset").at("main").files
     assert there.keys() == before.keys()
     assert there["stage_1/train-00000-of-00001.parquet"] != before["stage_1/train-00000-of-00001.parquet"]
-    card = DatasetCard(there["README.md"].data.decode()).data
-    assert [each["config_name"] for each in card.configs if each.get("default")] == ["stage_0"]
-    assert "license" not in card.to_dict()
+    card = DatasetCard(there["README.md"].data.decode())
+    assert [each["config_name"] for each in card.data.configs if each.get("default")] == ["stage_0"]
+    assert "license" not in card.data.to_dict()
+    assert " images of 5 categories in 4 stages: " in card.text
 
 
 @pytest.mark.moderate
@@ -243,6 +245,7 @@ def test_stages_are_those_of_the_whole_data_set(hub: Hub, tables, split: str) ->
     assert not hub.requests("GET", ".parquet")
 
 
+@pytest.mark.moderate
 def test_a_new_commit_is_read_and_what_was_fetched_needs_no_network_again(hub, tables, monkeypatch) -> None:
     publish(hub, tables)
     first = StageStream.from_dataset(NAME, **OPTIONS).split.fingerprint

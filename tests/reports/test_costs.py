@@ -64,6 +64,9 @@ def test_the_hours_are_unknown_where_a_step_does_not_fit_into_memory(monkeypatch
     words = ["sweep", "--config", str(shipped() / "promptccd-digits.yaml"), "--seeds", "1", "--dry-run"]
     assert main([*words, "--out", str(tmp_path)]) == 0
     assert TEXT["the-hours-of-1-of-1"] in capsys.readouterr().out
+    monkeypatch.setattr(costs, "timed_step", lambda recipe: recipe.nothing)
+    with pytest.raises(AttributeError):
+        main([*words, "--out", str(tmp_path)])
 
 
 METHODS = sorted(path.stem for path in (HUB_CONFIGS / "methods").glob("*.yaml"))

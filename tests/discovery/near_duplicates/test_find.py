@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 from torch.nn.functional import normalize
 
-from benchmarks.bench_moments import SETTINGS, beside, burst, pan, resaved
+from benchmarks.bench_moments import SETTINGS, beside, burst, moved, pan, resaved
 from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
@@ -26,6 +26,7 @@ from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
 from tests.clustering.test_split_merge import blobs
+from tests.kept import kept
 from tests.messages import TEXT
 
 MIRRORED, UPSIDE_DOWN = Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180
@@ -50,7 +51,7 @@ def moments_of(*given, **options):
     return found_in(*given, **options).first_of.tolist()
 
 
-def found_in(images, features=None, taken=None, mode="auto"):
+def found_in(images, features=None, taken=None, mode="auto", names=()):
     looks = []
     for image in images:
         buffer = io.BytesIO()
@@ -63,14 +64,12 @@ def found_in(images, features=None, taken=None, mode="auto"):
     def thumbnails(rows):
         return [looks[row].thumbnail for row in rows]
 
-    return find_near_duplicates(miniatures, features, thumbnails, taken, mode=mode)
+    return find_near_duplicates(miniatures, features, thumbnails, taken, names, mode)
 
 
 SELDOM = ("tripled", "re-saved at 60", "re-saved at 75", "burst of 2", "burst of 3", "burst of 5")
 CHANGES = {
     **SETTINGS,
-    "cropped": beside(lambda image: image.crop((6, 4, 232, 174))),
-    "framed": beside(lambda image: ImageOps.expand(image, 12, "white")),
     "captioned": beside(lambda image: ImageOps.pad(image, (240, 200), color="black", centering=(0, 0))),
     "straightened": beside(lambda image: image.rotate(3, BICUBIC).crop((13, 10, 227, 170))),
     "re-saved at 10": beside(lambda image: resaved(image, 10)),
@@ -78,7 +77,6 @@ CHANGES = {
     "upside down, as a small JPEG": beside(
         lambda image: resaved(image.resize((120, 90)).transpose(UPSIDE_DOWN), 75)
     ),
-    "much darker": beside(lambda image: ImageEnhance.Brightness(image).enhance(0.5)),
     "half the frame further": pan(0.25, 2),
 }
 
@@ -92,6 +90,36 @@ def test_what_is_made_of_a_photograph_is_its_moment_and_no_other(change):
     features = torch.eye(2)[truth]
     found = moments_of([frame for shot in frames for frame in shot], features)
     assert found == [truth.index(number) for number in truth]
+
+
+ALTERED = {  # not at all by 0, beyond recognition by 1
+    "moved": lambda image, much: moved(image, 120 * much, 40 * much),
+    "cropped": lambda image, much: ImageOps.crop(image, round(50 * much)),
+    "framed": lambda image, much: ImageOps.expand(image, round(60 * much), "white"),
+    "turned": lambda image, much: image.rotate(25 * much, BICUBIC),
+    "darker": lambda image, much: ImageEnhance.Brightness(image).enhance(1 - much),
+    "lighter": lambda image, much: ImageEnhance.Brightness(image).enhance(1 + 3 * much),
+    "flatter": lambda image, much: ImageEnhance.Contrast(image).enhance(1 - much),
+    "redder": lambda image, much: Image.blend(image, Image.new("RGB", image.size, "red"), much),
+    "shrunk": lambda image, much: image.resize((round(240 - 220 * much), round(180 - 165 * much))),
+    "mirrored and mixed": lambda image, much: Image.blend(image, photograph(99), much).transpose(MIRRORED),
+    "covered": lambda image, much: image.paste(photograph(99).resize((1 + round(200 * much), 100)), (9, 20)),
+}
+
+
+@pytest.mark.parametrize("how", ALTERED)
+def test_how_far_a_picture_may_be_altered(how):
+    """Of pairs ever farther apart, those that are one moment: by their pixels, their names too, or their times too."""
+    originals = [photograph(number) for number in range(12)]
+    copies = [original.copy() for original in originals]
+    copies = [ALTERED[how](copy, number / 12) or copy for number, copy in enumerate(copies)]
+    images = [image for pair in zip(originals, copies, strict=True) for image in pair]
+    features, times = torch.eye(12).repeat_interleave(2, 0), np.arange(24) // 2 * 100.0
+    signs = {}, {"names": [f"{row}.jpg" for row in range(24)]}, {"taken": times}
+    moments = [found_in(images, features, **each).first_of for each in signs]
+    are_one = [each[1::2] == each[::2] for each in moments]
+    found = ["".join("-+"[int(one)] for one in each) for each in are_one]
+    assert found == kept("altered.json", found, how)
 
 
 @pytest.mark.parametrize("cell", [pytest.param(2_048, marks=pytest.mark.slow), 12])
