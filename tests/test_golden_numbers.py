@@ -175,7 +175,7 @@ class Points:
             noise = torch.randn(self.every.shape, generator=torch_generator("noisier", step))
             noisy = copy.copy(self)
             noisy.every = F.normalize(self.every + 0.04 * step * noise)
-            noisy.labelled, noisy.free = noisy.every.split([80, 60])
+            noisy.labelled, noisy.free = noisy.every.split([len(self.labelled), len(self.free)])
             yield noisy
 
     def grouped(self, known: KnownCategories, **options: Any) -> Any:
@@ -202,7 +202,7 @@ def _of_scikit_learn(points: Points) -> Any:
 def _opened(points: Points) -> Any:
     late, earlier = points.free.repeat(3, 1), points.labelled.repeat(4, 1)
     late, earlier = late + 0.01 * late.roll(1, 0), earlier + 0.01 * earlier.roll(1, 0)
-    return Stream(late, earlier, torch.arange(320) % 4, points.prototypes, 4, SEED).opened(0.5)
+    return Stream(late, earlier, torch.arange(len(earlier)) % 4, points.prototypes, 4, SEED).opened(0.5)
 
 
 SAID: dict[str, Any] = {  # what people said of the free images, of which the last are near-duplicates of others

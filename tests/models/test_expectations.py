@@ -403,7 +403,8 @@ def test_an_endpoint_takes_images_files_and_base64_one_or_several(
     for one in (images[1], files[1], [images[1]]):
         answer = handler({"inputs": one})
         assert (answer[0] if isinstance(one, list) else answer)["name"] == several[1]["name"]
-    for wrong in ("no picture", 3, [None], "aGVsbG8=", b"hello"):
+    spoilt = f"-{base64.b64encode(files[1]).decode()}"  # a letter of another alphabet is not left out
+    for wrong in ("no picture", 3, [None], "aGVsbG8=", b"hello", spoilt):
         with pytest.raises(ValueError, match="Expected an image"):
             handler({"inputs": wrong})
 

@@ -39,7 +39,7 @@ class EndpointHandler:
 def _decoded(image: Any) -> Image.Image:
     try:
         if isinstance(image, str):
-            image = base64.b64decode(image)  # in lines of 76 characters, too, as programs write it
+            image = base64.b64decode("".join(image.split()), validate=True)  # programs write it in lines
         opened = Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image
         return opened.convert("RGB")
     except (AttributeError, OSError, ValueError) as error:
