@@ -11,7 +11,6 @@ import pytest
 
 from promptccd.data import StageStream
 from promptccd.data.folders import FolderFiles, FolderSource, Row, by_category, images_in
-from promptccd.data.names import display_name, is_of_windows, path_parts, system_reason
 from promptccd.data.tables import open_images
 from promptccd.discovery.intake.archives import ArchiveSource
 from promptccd.discovery.intake.reading import read_intake
@@ -74,35 +73,6 @@ def test_a_name_that_is_not_utf_8_is_left_out_by_its_reason(tmp_path: Path) -> N
 
 
 # Names of files
-
-
-@pytest.mark.parametrize(
-    ("path", "is_windows", "parts"),
-    [
-        ("C:\\photos\\a.jpg", True, ["C:", "photos", "a.jpg"]),
-        ("c:/photos/a.jpg", True, ["c:", "photos", "a.jpg"]),
-        ("\\\\nas\\share\\a.jpg", True, ["", "", "nas", "share", "a.jpg"]),
-        ("photos\\a.jpg", True, ["photos", "a.jpg"]),
-        ("/home/me/a.jpg", False, ["", "home", "me", "a.jpg"]),
-        ("/home/me/a\\b.jpg", False, ["", "home", "me", "a\\b.jpg"]),
-        ("a.jpg", False, ["a.jpg"]),
-    ],
-)
-def test_paths_of_windows_are_told_from_others(path: str, is_windows: bool, parts: list[str]) -> None:
-    assert is_of_windows(path) == is_windows
-    assert path_parts(path) == parts
-
-
-def test_leftovers_in_lists_of_either_system_are_known() -> None:
-    for name in ("x\\._p.jpg", "a\\Thumbs.db", "__MACOSX\\p.jpg"):
-        assert system_reason(name, r"[/\\]") == TEXT["left-there-by-an-operating-system"], name
-        assert system_reason(name) == ""  # a file of Linux may be called so
-    assert system_reason(".x\\p.jpg", r"[/\\]") == TEXT["in-a-hidden-folder"]
-
-
-def test_every_character_of_a_name_is_seen() -> None:
-    shown = {"é \u202e\u200d\n": "é \\u202e\u200d\\n", "\udc7f\udc80\udcff\udd00": "\\udc7f\\x80\\xff\\udd00"}
-    assert {name: display_name(name) for name in shown} == shown
 
 
 NAMES_OF_ZIPS = {

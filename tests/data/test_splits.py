@@ -130,16 +130,7 @@ def test_labels_that_are_none_are_refused(values: list, feature, said: str) -> N
     ("options", "said"),
     [
         ({"class_blocks": [3, 1, 1, 1]}, r"sum to 6, but the data set has 5 categories \((.+, ){4}.+\): let"),
-        ({"class_blocks": [5]}, "at least two sizes"),
         ({"class_blocks": [2, 3], "split_rule": "session"}, TEXT["mixed-sessions-redrawn-whole"]),
-        ({"class_blocks": [2, 3], "split_rule": "sessions", "cuts": [[0.5, 1.0], [1.0]]}, "leave out cuts"),
-        ({"class_blocks": [2, 2], "split_rule": "sessions"}, "sum to 4, but the data set has 5"),
-        ({"class_blocks": [4.9, 1.1]}, r"whole numbers of categories, got \[4\.9, 1\.1\]"),
-        ({"class_blocks": [0, 5]}, "the first positive"),
-        ({"class_blocks": [4, 1], "cuts": [[0.5, 1.0]]}, "rows of .2, 1. ratios"),
-        ({"class_blocks": [4, 1], "cuts": [[0.5, 0.5], [1.0]]}, "1.0 at the end"),
-        ({"class_blocks": [4, 1], "cuts": [[1.0, 1.0], [0.0]]}, "1.0 at the end"),
-        ({"class_blocks": [2, 3, 0], "cuts": [[1.0, 1.0, 1.0], [1.0, 1.0], [1.0]]}, "Stage 2 has no image"),
         ({"class_blocks": [2, 3], "layout": Layout(image="picture")}, "Columns: image, label. Set --image"),
         ({"class_blocks": [2, 3], "layout": Layout(label="kind")}, "Columns: label. Set --label_column"),
     ],
@@ -240,8 +231,6 @@ def test_streams_of_cgcd_draw_earlier_categories_again(
         assert set(sizes[earlier : earlier + blocks[stage]]) == {int(0.8 * images)}
     one, two = (set(ids[labels[ids] < blocks[0]].tolist()) for ids in split.sample_ids[1:3])
     assert one & two and one != two
-    with pytest.raises(DataError, match="three shares"):
-        cut(blocks, images, "redrawn", [[0.8, 0.8]])
 
 
 # The spectrum protocol: how much is labelled, as class blocks and cuts
@@ -264,25 +253,6 @@ def test_a_share_is_the_decimal_number() -> None:
         if 1 <= exact <= count - 2:
             blocks = spectrum_split(count, percent / 100, 0.5)[0]
             assert blocks == (exact, math.ceil((count - exact) / 2), (count - exact) // 2), (percent, count)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ((20, 0.0, 0.5), "0 < category_ratio < 1, got 0.0"),
-        ((20, 20, 0.5), "0 < category_ratio < 1, got 20"),
-        ((20, 0.5, 1.0), "0 < sample_ratio < 1, got 1.0"),
-        ((20, 0.5, -0.2), "0 < sample_ratio < 1, got -0.2"),
-        ((20, float("nan"), 0.5), "0 < category_ratio < 1, got nan"),
-        ((4, 0.2, 0.5), "category_ratio 0.2 of 4 categories labels 0 and leaves 4"),
-        ((5, 0.8, 0.5), "category_ratio 0.8 of 5 categories labels 4 and leaves 1"),
-    ],
-)
-def test_values_that_make_no_split_are_named(given: tuple, said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        spectrum_split(*given)
-    for ratio, blocks in ((0.2, (1, 2, 2)), (0.6, (3, 1, 1))):  # one category of a block is enough
-        assert spectrum_split(5, ratio, 0.5)[0] == blocks
 
 
 def test_ratios_stand_for_blocks_and_cuts() -> None:
@@ -388,32 +358,6 @@ def test_rules_against_brute_force() -> None:
     for label, count in enumerate([30, 41, 37, 33, 29]):
         assert np.sum(without == label) == count - int(count * 0.2)
     assert all(new in (-1, old) for new, old in zip(without, data, strict=True))
-
-
-def test_a_name_may_have_several_spellings() -> None:
-    labels = np.array([0, 1, 1, 0])
-    for names in (["new", "b"], ["old", "b"]):
-        selected, used = select_rows(labels, names, class_order=["b", ("old", "new")])
-        assert selected.tolist() == [1, 0, 0, 1]
-        assert used == ("b", "old")
-
-
-@pytest.mark.parametrize(
-    ("rules", "said"),
-    [
-        ({"class_order": ["ant", "bee"]}, "has 1 more .cat"),
-        ({"class_order": list("vwxyz")}, "it lacks 5 .v, w, x., has 3 more .ant, bee, cat."),
-        ({"class_order": ["ant", "bee", "cat", "ant"]}, "or has a category twice"),
-        ({"class_order": [("ant", "bee"), "cat"]}, "or has a category twice"),
-        ({"num_classes": 4}, "num_classes in 1..3.* got 4"),
-        ({"num_classes": 0}, "num_classes in 1..3.* got 0"),
-        ({"images_per_class": 0}, "images_per_class >= 1, got 0"),
-        ({"held_out": 1.0}, "held_out < 1, got 1.0"),
-    ],
-)
-def test_rules_that_do_not_fit_say_why(rules: dict, said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        select_rows(np.array([0, 1, 2, 0, 1, 2]), ["ant", "bee", "cat"], **rules)
 
 
 def test_what_is_given_wins_over_the_benchmark() -> None:

@@ -76,11 +76,11 @@ def test_views_depend_on_the_generator_alone():
     assert not torch.equal(first[0], first[1])
 
 
-@pytest.mark.parametrize("size", [20, 21])
+@pytest.mark.parametrize(("size", "left", "top"), [(20, 31, 27), (21, 31, 27), (20, 0, 1), (21, 69, 59)])
 @pytest.mark.parametrize("angle", [0, 0.05, 0.8, 2, 4])
 @pytest.mark.parametrize("scale", [0.1, 0.7, 1, 1.3])
-def test_a_turned_crop_is_that_of_the_whole_image(size, angle, scale):
-    whole, left, top = np.asarray(picture(90, 80)), 31, 27
+def test_a_turned_crop_is_that_of_the_whole_image(size, left, top, angle, scale):
+    whole = np.asarray(picture(90, 80))
     cos, sin, half = scale * math.cos(angle), scale * math.sin(angle), size / 2
     matrix = (cos, -sin, left + half - (cos - sin) * half, sin, cos, top + half - (sin + cos) * half)
     turned = Image.fromarray(whole).transform((size, size), Image.Transform.AFFINE, matrix, resample=BICUBIC)

@@ -348,8 +348,7 @@ def _levels_of(
     if top is not None:
         return (1, 0, "") if top == "splits" else (0, None, "")
     are_splits = [name.casefold() in SPLITS for name in first_level]
-    if len(first_level) == 1 and not any(are_splits) and all(len(names) > 2 for names in parts):
-        inner = [names[1:] for names in parts]
+    if len(first_level) == 1 and not any(are_splits) and all(inner := [names[1:] for names in parts]):
         category, split, note = _levels_of(sorted({names[0] for names in inner}), inner, None)
         if (
             all(len(names) > category + 1 for names in inner)
@@ -361,11 +360,11 @@ def _levels_of(
     if all(are_splits):
         return 1, 0, ""
     below: dict[str, set[str]] = {name: set() for name in first_level}
-    for names in parts:
-        if len(names) > 2:
-            below[names[0]].add(normalize("NFC", names[1]))
+    for first, *deeper in parts:
+        if deeper:
+            below[first].add(normalize("NFC", deeper[0]))
     # An image that is no deeper than the first level has the category of its folder.
-    if not all(below.values()) or any(len(names) == 2 for names in parts):
+    if any(len(names) == 2 for names in parts):
         return 0, None, ""
     every, shared = set.union(*below.values()), set.intersection(*below.values())
     meant = {SPLITS.get(name.casefold(), "") for name in every}

@@ -368,7 +368,7 @@ def read_categories(
     values = in_order({*labels}) if kinds == {str} else sorted({*labels})
     if isinstance(feature, ClassLabel):
         values.sort(key=feature.str2int)
-    ids = np.full(len(cells), UNUSED, dtype=np.int64)
+    ids = np.full(len(cells), UNUSED)
     ids[rows] = pd.Index(values, dtype=object).get_indexer(labels)
     return ids, tuple(map(str, values))
 
@@ -386,7 +386,7 @@ def _without_label(cells: Sequence[Any], column: str, na: Sequence[str] | None) 
             return value in words or value.casefold() in UNLABELLED
         return value in (None, []) or value != value or (value == -1 and na is None)
 
-    missing = np.array([is_missing(each) for each in texts], dtype=bool)
+    missing = np.array([is_missing(each) for each in texts])
     found = Counter(str(texts[row]) for row in np.flatnonzero(missing) if texts[row] not in (None, ""))
     if found:
         logger.info(
@@ -456,7 +456,7 @@ def close_to(name: str, known: Iterable[str]) -> str:
     folded = {each.casefold(): each for each in known if _DIGITS.findall(each) == _DIGITS.findall(name)}
     if name in folded.values() or len(name) < _SHORTEST:
         return ""
-    return next((folded[each] for each in get_close_matches(name.casefold(), folded, 1, _CLOSE)), "")
+    return next((folded[each] for each in get_close_matches(name.casefold(), folded, cutoff=_CLOSE)), "")
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -132,7 +132,7 @@ def read_value(name: str, value: Any, hint: Any) -> Any:
 def _as_kind(value: Any, kind: Any) -> Any:
     """The value as one type; a `ValueError` if it is none of that type."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Literal and value in inner:
+    if value in inner:  # a choice
         return value
     if kind == list[str] and isinstance(value, str):
         value = [value]
@@ -168,7 +168,7 @@ def _as_scalar(value: Any) -> Any:
         return [_as_scalar(each) for each in value]
     if isinstance(value, dict):
         return {str(key): _as_scalar(each) for key, each in value.items()}
-    for kind in (type(None), bool, int, float) if isinstance(value, str) else ():
+    for kind in (type(None), bool, int, float):
         with contextlib.suppress(ValueError):
             return _as_plain(value, kind)
     return value

@@ -131,7 +131,7 @@ class CategorySplit:
         given = {item.name: values[item.name] for item in fields(cls)}
         given |= {name: tuple(values[name]) for name in ("class_blocks", "categories", "contents")}
         given["cuts"] = tuple(map(tuple, values["cuts"]))
-        given["sample_ids"] = tuple(np.asarray(ids, dtype=np.int64) for ids in values["sample_ids"])
+        given["sample_ids"] = tuple(np.asarray(ids, np.int64) for ids in values["sample_ids"])
         given["stages"] = tuple(StageCount(**count) for count in values["stages"])
         split = cls(**given)
         if split.fingerprint != values["fingerprint"]:
@@ -195,7 +195,7 @@ def cut_by_rule(
         raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {rule!r}.")
     blocks = (len(categories),) if rule == "whole" else _checked_blocks(class_blocks, categories)
     order, table, draw = SPLIT_RULES[rule](blocks, cuts, seed)
-    new_labels = np.full(len(labels), UNUSED, dtype=np.int64)
+    new_labels = np.full(len(labels), UNUSED)
     drawn: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in blocks]
     first_stages = np.repeat(np.arange(len(blocks)), blocks).tolist()
     for new, (old, first) in enumerate(zip(order, first_stages, strict=True)):
@@ -424,7 +424,7 @@ def spectrum_split(
         )
     # A cut is ``int(images * ratio)``: a float just below its decimal number would give 28 of 100 images for 0.29.
     is_below = Fraction(sample_ratio) < Fraction(repr(float(sample_ratio)))
-    labelled = math.nextafter(sample_ratio, 1.0) if is_below else sample_ratio
+    labelled = math.nextafter(sample_ratio, math.inf) if is_below else sample_ratio
     first = math.ceil(new / 2)
     return (known, first, new - first), ((labelled, 0.5, 1.0), (_FIRST_BLOCK_SHARE, 1.0), (1.0,))
 
@@ -464,7 +464,7 @@ def select_rows(
         raise DataError(f"Expected 0 <= held_out < 1, got {held_out}.")
 
     names = tuple(spelling[0] for spelling in spellings[:used])
-    selected = np.full(len(labels), UNUSED, dtype=np.int64)
+    selected = np.full(len(labels), UNUSED)
     for new, name in enumerate(names):
         rows = np.flatnonzero(labels == order[new])
         left_out = numpy_generator("held out", name).permutation(rows)[: int(len(rows) * held_out)]

@@ -9,7 +9,7 @@ import io
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -119,7 +119,7 @@ class Rendering:
 def _as_window(value: Any) -> Window | None:
     if value is None:
         return None
-    if not isinstance(value, list | tuple) or len(value) != 2 or {*map(type, value)} - {int, float}:
+    if not isinstance(value, list) or len(value) != 2 or {*map(type, value)} - {int, float}:
         raise ConfigurationError(f"Expected a window of two numbers, got {value!r:.50}.")
     low, high = value
     if not -_LARGEST_VALUE < low < high < _LARGEST_VALUE:
@@ -158,13 +158,13 @@ class DeepValues:
         values: ``(H, W)`` or ``(H, W, C)``, integers or floats.
         said: bits that the file says it has; `None` if it does not.
         white_is_0: whether 0 is white and the largest value black.
-        nodata: value that means "missing" by the file's metadata.
+        nodata: value that means "missing" by the file's metadata; NaN if it names none.
     """
 
     values: np.ndarray
     said: int | None = None
     white_is_0: bool = False
-    nodata: float | None = None
+    nodata: float = math.nan
 
     def shown(self, rendering: Rendering) -> tuple[np.ndarray, Levels, str]:
         """The values as uint8, their meaning, and a note.
@@ -189,7 +189,7 @@ class DeepValues:
         for rows in range(0, len(shown), 256):  # a few at a time, because floats take eight times the memory
             part = self.values[rows : rows + 256].astype(np.float64)
             is_none = ~np.isfinite(part) | np.isin(part, nodata)
-            part = np.clip(np.where(is_none, low, part), low, high)
+            part = np.where(is_none, low, part).clip(low, high)
             part = high + low - part if self.white_is_0 else part
             shown[rows : rows + 256] = (part - low) * (255 / (high - low)) + 0.5
         sides = [(usable.max() > high, "larger"), (usable.min() < low, "smaller")]
@@ -200,10 +200,9 @@ class DeepValues:
 
     def _usable(self) -> tuple[np.ndarray, list[float]]:
         """All values except missing ones, and the missing ones."""
-        values = self.values.reshape(-1)
+        values = self.values.ravel()
         values = values[np.abs(values.astype(np.float64)) < _LARGEST_VALUE]  # leaves NaN out, too
-        found = [] if self.nodata is None else [self.nodata]
-        values = values[values != self.nodata] if found else values
+        found, values = [self.nodata], values[values != self.nodata]
         for extreme in (values.max(), values.min()) if values.size else ():
             rest = values[values != extreme]
             few = max(_FEWEST, _SHARE * values.size)  # as many are hot pixels: white, cut and reported
@@ -228,10 +227,10 @@ def deep_values(image: Image.Image) -> DeepValues | None:
     """
     tiles, tags = list(getattr(image, "tile", ())), getattr(image, "tag_v2", {})
     several = _largest(tags.get(_CHANNELS, 1)) > 1
-    nodata: float | None = None
+    nodata = math.nan
     with suppress(ValueError):
         nodata = float(str(tags.get(_GDAL_NODATA)).strip("\0 "))
-    if several and tags.get(_PLANES) == _ONE_BY_ONE and _largest(tags.get(_BITS, 8)) > 8:
+    if several and tags.get(_PLANES) == _ONE_BY_ONE and _largest(tags[_BITS]) > 8:
         raise SkippedFileError(
             "16-bit colours in separate planes are not read: save it with interleaved colours (contiguous), or as PNG"
         )
@@ -240,11 +239,11 @@ def deep_values(image: Image.Image) -> DeepValues | None:
     if not is_grey and not is_coloured:
         return None
     lower = None if is_grey else _lower_bytes(image)
-    said, white_is_0 = _said_by(image, str(tiles[0][0])) if tiles else (None, False)
+    said, white_is_0 = _said_by(image, tiles)
     image.load()
     if is_grey:
         values = np.asarray(image)
-        return DeepValues(values.astype(values.dtype.newbyteorder("="), copy=False), said, white_is_0, nodata)
+        return DeepValues(np.asarray(values, values.dtype.newbyteorder("=")), said, white_is_0, nodata)
     if lower is None or lower.mode != image.mode:
         return None
     try:
@@ -271,7 +270,7 @@ def is_deep(image: Image.Image) -> bool:
 
 
 def _stored_as(tile: Any) -> str:
-    return str(tile[3][0] if isinstance(tile[3], tuple | list) else tile[3])
+    return str(tile[3][0] if isinstance(tile[3], tuple) else tile[3])
 
 
 def _lower_bytes(image: Image.Image) -> Image.Image | None:
@@ -288,19 +287,19 @@ def _lower_bytes(image: Image.Image) -> Image.Image | None:
     for index, tile in enumerate(again.tile):
         before, order, after = _stored_as(tile).partition(";16")
         name = before + order + swapped[after]
-        args = (name, *tile[3][1:]) if isinstance(tile[3], tuple | list) else name
+        args = (name, *tile[3][1:]) if isinstance(tile[3], tuple) else name
         again.tile[index] = tile._replace(args=args)
     return again
 
 
-def _said_by(image: Image.Image, codec: str) -> tuple[int | None, bool]:
+def _said_by(image: Image.Image, tiles: Sequence[Any]) -> tuple[int | None, bool]:
     """Bits that the file says its values have, and whether 0 is white in it."""
     if image.format == "PPM":  # Pillow scales values up unless they fill 16 bits
-        return (16 if codec.startswith("ppm") and image.mode != "F" else None), False
+        return (16 if any(tile[0].startswith("ppm") for tile in tiles) else None), False
     if image.format != "TIFF":
         return None, False
     tags = image.tag_v2  # type: ignore[attr-defined]
-    said = [_largest(tags.get(_BITS, 16))]
+    said = [_largest(tags[_BITS])]
     said += [_largest(tags[tag]).bit_length() for tag in _LARGEST if tag in tags]
     said += [int(bits) for bits in _SIGNIFICANT.findall(str(tags.get(_DESCRIPTION, ""))[:_LONGEST])]
     usual = [bits for bits in said if 8 < bits < 16]
