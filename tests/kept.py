@@ -10,6 +10,7 @@ from typing import Any
 GOLDEN = Path(__file__).with_name("golden")
 IS_REWRITTEN = "WRITE_GOLDEN" in os.environ
 indented = partial(json.dumps, indent=1, ensure_ascii=False)
+in_lines = lambda whole: json.dumps(whole).replace('}, "', '},\n"')  # noqa: E731 - long lists, which a diff can show
 
 
 def kept_text(name: str, text: str) -> str:

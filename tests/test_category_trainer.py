@@ -1,5 +1,6 @@
 """Training from Python: the command's bytes, the caller's data and model, callbacks, and what is refused."""
 
+import functools
 import json
 import shutil
 from dataclasses import replace
@@ -25,6 +26,7 @@ from promptccd.methods import METHODS
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import RunDirectory, load_model
 from promptccd.runs.start import initial_model
+from promptccd.training.options import DataArguments, ModelArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images, fresh, quick_recipe
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
@@ -49,10 +51,15 @@ def cut(dataset: Dataset | None = None, **options: object) -> StageStream:
     return StageStream.from_dataset(dataset, class_blocks=BLOCKS, **options)
 
 
+four_stages = functools.cache(cut)  # changed by no test
+
+
 def trainer_in(
     folder: Path, model: CategoryDiscoveryModel, *callbacks, **options
 ) -> CategoryDiscoveryTrainer:
-    return CategoryDiscoveryTrainer(model, arguments(folder), cut(), callbacks, views=VIEWS, **options)
+    return CategoryDiscoveryTrainer(
+        model, arguments(folder), four_stages(), callbacks, views=VIEWS, **options
+    )
 
 
 @pytest.fixture
@@ -66,6 +73,12 @@ def fields_of(method: str) -> dict[str, object]:
     return {
         name: value for name, value in {**options, **options.get("options", {})}.items() if name != "options"
     }
+
+
+@pytest.fixture
+def two_stages(trained_run: Path, tmp_path: Path) -> Path:
+    """A run whose other two stages are not finished."""
+    return Path(shutil.copytree(trained_run, tmp_path / "run", ignore=lambda *_: ["stage2", "stage3"]))
 
 
 def card_of(run: Path, stage: int) -> str:
@@ -85,7 +98,7 @@ class Diary(CategoryDiscoveryCallback):
             return super().__getattribute__(name)
 
         def note(args, state, control, metrics=None):
-            moment = (name, state.stage)
+            moment, self.state = (name, state.stage), state
             self.calls.append(moment)
             self.metrics[moment] = dict(metrics or {})
             control.should_training_stop = moment in self.stops
@@ -162,15 +175,9 @@ def test_stages_one_by_one_and_the_command_after_them(
     assert main(["evaluate", str(run), "--dataset", str(image_folder), "--json"]) == 0
 
 
-@pytest.mark.moderate
-def test_a_finished_run_is_not_trained_again_but_scored_and_pushed(
-    bare: PromptCCDModel,
-    trained_run: Path,
-    tmp_path: Path,
-    hub: Hub,  # noqa: F811 - the fixture
-) -> None:
-    run, diary = Path(shutil.copytree(trained_run, tmp_path / "run")), Diary()
-    before, trainer = files_of(run, *NAMED), trainer_in(run, bare, diary)
+def test_a_finished_run_is_not_trained_again(bare: PromptCCDModel, trained_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    before, trainer = files_of(run, *NAMED), trainer_in(run, bare)
     assert [trainer.train_stage(stage) for stage in (0, 2)] == [None, RunDirectory(run).results.stages[1]]
     assert trainer.model.config.stage == 2
     assert [row.stage for row in trainer.train().stages] == [1, 2, 3]
@@ -178,40 +185,43 @@ def test_a_finished_run_is_not_trained_again_but_scored_and_pushed(
     for stage in (-1, 4):
         with pytest.raises(ConfigurationError, match=TEXT["stage-in-0-3-got"].format(stage)):
             trainer.train_stage(stage)
-    diary.calls.clear()
+
+
+def test_finished_stages_are_scored_and_pushed(
+    bare: PromptCCDModel,
+    two_stages: Path,
+    hub: Hub,  # noqa: F811 - the fixture
+) -> None:
+    diary = Diary()
+    trainer = trainer_in(two_stages, bare, diary)
     score = trainer.evaluate()
-    assert diary.calls == [("on_evaluate", 3)]
-    assert diary.metrics["on_evaluate", 3]["cacc/stage3/all"] == score.stages[-1].all
-    assert score.to_dict()["stages"] == trainer.train().to_dict()["stages"]
+    assert score.stages == RunDirectory(two_stages).results.stages[:1]
+    assert diary.metrics == {("on_evaluate", 1): score.metrics()}
+    assert (diary.state.path, diary.state.num_stages, diary.state.is_main_process) == (two_stages, 4, True)
     trainer.args = replace(trainer.args, hub_namespace="lab", hub_private=True)
-    assert [each.repo_id for each in trainer.push_to_hub()] == [f"lab/run-stage{stage}" for stage in range(4)]
+    assert [each.repo_id for each in trainer.push_to_hub()] == ["lab/run-stage0", "lab/run-stage1"]
     assert all(each.private for each in hub.repos.values())
     trainer.push_to_hub("user", private=False)
-    assert not hub.repo("user/run-stage3").private
+    assert not hub.repo("user/run-stage1").private
 
 
-@pytest.mark.moderate
 def test_an_evaluation_without_the_data_says_where_it_could_come_from(
-    bare: PromptCCDModel, trained_run: Path, tmp_path: Path, capsys
+    bare: PromptCCDModel, two_stages: Path, tmp_path: Path, capsys
 ) -> None:
-    run = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
+    run = RunDirectory(two_stages)
     recipe = run.manifest["recipe"]
     run.update_manifest({"recipe": {**recipe, "data": {**recipe["data"], "dataset": "in-memory"}}})
     assert main(["evaluate", str(run.path)]) == 2
     assert TEXT["data-set-given-from-python"] in (said := capsys.readouterr().err)
     assert "--dataset" in said
-    diary = Diary()
-    trainer = trainer_in(run.path, bare, diary)
+    trainer = trainer_in(run.path, bare)
     trainer.args = replace(trainer.args, image_cache=str(tmp_path / "kept"))
-    score = trainer.evaluate("gcd")
-    assert (tmp_path / "kept").is_dir(), "which the run does not record"
-    assert diary.calls == [("on_evaluate", 3)]
-    assert diary.metrics["on_evaluate", 3]["gcd/stage3/all"] == score.stages[-1].all
     with pytest.raises(DataError, match="eval_dataset"):
         trainer.evaluate("inductive")
     trainer.eval_dataset = coloured_images(5, 10, seed=1)
     scored = [row.num_images for row in trainer.evaluate("inductive").stages]
-    assert scored == [len(stage) for stage in cut(trainer.eval_dataset)[1:]]
+    assert scored == [len(cut(trainer.eval_dataset)[1])]
+    assert (tmp_path / "kept").is_dir(), "which the run does not record"
 
 
 @pytest.mark.slow
@@ -255,30 +265,47 @@ def test_what_does_not_go_together_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_recipe_says_what_was_given(tiny_backbone: Path, tmp_path: Path) -> None:
-    options = {"images_per_class": 20, "cuts": [(0.8, 0.1, 0.5, 1), (0.5, 0.5, 1), (0.5, 1), (1,)], "seed": 7}
-    options["held_out"] = 0.2
+def test_the_recipe_says_what_was_given(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuts = [[0.8, 0.1, 0.5, 1.0], [0.5, 0.5, 1.0], [0.5, 1.0], [1.0]]
+    chosen = {"images_per_class": 20, "held_out": 0.2}
     model = GCDModel.from_pretrained(tiny_backbone, **TINY_HEAD)
-    stages = cut(**options)
-    recipe = CategoryDiscoveryTrainer(model, arguments(tmp_path / "run", seed=7), stages).recipe
-    assert (recipe.model.variant, recipe.model.backbone) == ("promptccd-gcd", str(tiny_backbone))
-    assert (recipe.data.dataset, recipe.data.images_per_class) == ("in-memory", 20)
-    assert recipe.data.held_out == 0.2
-    assert recipe.data.cuts == [list(map(float, row)) for row in options["cuts"]]
+    stages, args = (
+        cut(cuts=[(0.8, 0.1, 0.5, 1), *cuts[1:]], seed=7, **chosen),
+        arguments(tmp_path / "run", seed=7),
+    )
+
+    def given() -> Recipe:
+        return CategoryDiscoveryTrainer(model, args, stages, views=VIEWS, conflicting_labels="drop").recipe
+
+    recipe = given()
+    data = DataArguments(
+        dataset="in-memory", class_blocks=BLOCKS, cuts=cuts, conflicting_labels="drop", **chosen
+    )
+    of_model = ModelArguments(variant="promptccd-gcd", backbone=str(tiny_backbone), options=TINY_HEAD)
+    assert recipe == Recipe(data=data, views=VIEWS, model=of_model, training=args)
     assert Recipe.from_dict(recipe.to_dict()) == recipe
     for name in ("promptccd-pp", "dydm"):  # options of a method are those that the command reads
         own = METHODS[name].model.from_pretrained(tiny_backbone, **TINY_HEAD, **fields_of(name))
         values = quick_recipe(tmp_path, tiny_backbone, tmp_path, variant=name, **OPTIONS[name])
-        given = CategoryDiscoveryTrainer(own, arguments(tmp_path, seed=7), stages).recipe
-        assert given.model == Recipe.from_dict(values).model
-        one, other = (initial_model(given, RunDirectory(tmp_path)).state_dict() for _ in range(2))
+        found = CategoryDiscoveryTrainer(own, args, stages).recipe
+        assert (found.model, found.views) == (Recipe.from_dict(values).model, ViewOptions())
+        one, other = (initial_model(found, RunDirectory(tmp_path)).state_dict() for _ in range(2))
         assert all(map(torch.equal, one.values(), other.values())), "its seed alone draws head and prompts"
+    source, streams = stages.source, {"unlabelled": ["week", stages], "labels": ["later.csv", stages]}
+    stages.source = None  # read from the Hub
+    assert given().data == replace(data, images_per_class=None, held_out=None, split_rule="mixed")
+    stages.source = {**source, **streams, "dataset": "digits", "cuts": None}
+    stages.split = replace(stages.split, class_blocks=(5, 0, 0))
+    streams = {name: [first, "in-memory"] for name, (first, _) in streams.items()}
+    assert given().data == replace(data, **streams, dataset="digits", cuts=None, class_blocks=[5, 0, 0])
+    monkeypatch.setattr("promptccd.trainer.MAX_MODEL_BYTES", 1)
+    memory = 2 * model.get_memory_footprint()
+    model.to(torch.bfloat16)
+    assert given().model == replace(of_model, max_model_bytes=memory // 2)
     with torch.no_grad():
         model.backbone.layernorm.weight.mul_(1.5)
     for place in (str(tiny_backbone), "", str(tmp_path / "gone")):  # none of them has this backbone
         model.config.name_or_path = place
-        changed = CategoryDiscoveryTrainer(model, arguments(tmp_path / "run", seed=7), stages)
-        assert changed.recipe.model.backbone == str(tmp_path / "run" / "backbone")
-    stages.source = {**stages.source, "dataset": "digits"}
-    named = CategoryDiscoveryTrainer(model, arguments(tmp_path / "run", seed=7), stages)
-    assert named.recipe.data.dataset == "digits"
+        assert given().model.backbone == str(tmp_path / "run" / "backbone")

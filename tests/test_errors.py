@@ -36,12 +36,9 @@ def test_a_message_is_one_line_that_controls_no_terminal(text: Any, line: str) -
     assert one_line("x" * 401, longest=None) == "x" * 401
 
 
-def test_a_foreign_value_is_short() -> None:
+def test_a_foreign_value_is_short_and_a_similar_name_is_suggested() -> None:
     assert (shown("a" * 78), len(shown("a" * 79))) == (repr("a" * 78), 80)
     assert len(shown(Path("a" * 90))) == 80
-
-
-def test_a_similar_name_is_suggested() -> None:
     assert did_you_mean("photograph", ["digits", "photographs"]) == TEXT["did-you-mean-photographs"]
     assert did_you_mean("abcdefxxxx", ["abcdefyyyy"]) == TEXT["did-you-mean-abcdefyyyy"]
     assert did_you_mean("abcdexxxxx", ["abcdeyyyyy"]) == ""

@@ -347,6 +347,13 @@ def write_project(here: Path) -> Written:
 VIEWS = ("about", "changed", "check", "questions", "right", "alike?rows=0,5", "halves/0", "why/0", "why/15")
 
 
+def views(out: Path) -> str:
+    """What a window of ``promptccd open`` reads."""
+    with served(out) as page:
+        window = Window(page)
+        return _json({name: window.get(name) for name in VIEWS})
+
+
 def brighter(path: Path) -> None:
     """A near-duplicate of a photograph, next to it."""
     with Image.open(path) as image:
@@ -370,9 +377,7 @@ def write_ignored(here: Path) -> Written:
     texts["more.txt"] = groups.discover(more, "--export", "folders")
     groups.keep_results("more")
     groups.keep("more/folders", exported(out / "folders"))
-    with served(out) as page:
-        window = Window(page)
-        texts["views.json"] = _json({name: window.get(name) for name in VIEWS})
+    texts["views.json"] = views(out)
     correct("regroup", 4)
     correct("undo")
     correct("redo")
@@ -381,6 +386,7 @@ def write_ignored(here: Path) -> Written:
     correct("answer", key["3-21.bmp"], key["3-22.bmp"], "same")
     correct("answer", key["2-12.bmp"], key["0-20.bmp"], "different")
     correct("confirm", key["2-13.bmp"])
+    texts["views of corrections.json"] = views(out)
     (more / "1-20.bmp").unlink()
     texts["missing.txt"] = said("categories", out, "list")
     correct("forget")
@@ -425,8 +431,8 @@ def write_reports(here: Path) -> Written:
     for run, seed, options in zip([*runs, counted], (1, 2, 1), (given, given, estimated), strict=True):
         said("train", "--config", here / "tiny.yaml", "--output_dir", run, "--seed", seed, *options)
     texts = {"sweep/said.txt": said(*plan), "evaluate.txt": said("evaluate", *runs)}
+    texts["sweep/collected.json"] = said(*plan, "--collect", "--json")
     texts["sweep/collected.txt"] = said(*plan, "--seeds", 3, "--collect")
-    texts["sweep/unmade.txt"] = said(*plan, "--out", here / "unmade", "--collect")
 
     def keep(name: str, folder: Path, *files: str) -> None:
         for each in files or ("report.csv", "report.json", "index.html"):
@@ -445,6 +451,7 @@ def write_reports(here: Path) -> Written:
     table = ["--table", "main", "--methods", "orca", "--seeds", 1]
     table += ["--datasets", f"cifar100={here / 'nowhere'}"]
     texts["table/said.txt"] = said("sweep", *table, "--out", here / "table")
+    texts["table/said.json"] = said("sweep", *table, "--out", here / "table", "--json")
     keep("table", here / "table", "table.md")
     keep("table/report", here / "table/report")
     return texts | write_uses(here, runs[0], counted)
@@ -468,6 +475,7 @@ def write_streams(here: Path, images: list[Image.Image], names: list[str], recip
 def write_uses(here: Path, run: Path, counted: Path) -> Written:
     """The cards of three runs, and what other commands print of them."""
     stages = {"scored": run / "stage3", "counted": counted / "stage1", "streams": here / "streams/stage2"}
+    stages["first"] = here / "streams/stage1"
     texts = {f"cards/{name}.md": (stage / "README.md").read_text() for name, stage in stages.items()}
     image, out, recipe = min((here / "labelled").rglob("*.png")), here / "explained", here / "tiny.yaml"
     (here / "labelled/page.png").write_text("<html>")
@@ -489,6 +497,7 @@ def write_uses(here: Path, run: Path, counted: Path) -> Written:
         ("evaluate.baselines.json", counted, "--baselines", "--json"),
         ("evaluate.protocols.json", run, "--protocol", "cacc", "--protocol", "gcd", "--json"),
         ("evaluate.both.txt", run, counted, "--protocol", "cacc", "--protocol", "gcd"),
+        ("verify.counted.txt", counted),
     ):
         texts[f"uses/{name}"] = said(name.partition(".")[0], *words)
     (here / "streams/stage1/added").touch()

@@ -5,7 +5,6 @@ right; here any other number is seen.
 """
 
 import copy
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -17,7 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedConfig
+from transformers import Dinov2Config, Dinov2Model, PreTrainedConfig
 
 from promptccd import clustering
 from promptccd.clustering import counting
@@ -28,6 +27,7 @@ from promptccd.data import StageStream
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
+from promptccd.data.splits import usual_cuts
 from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.questions import pair_questions
 from promptccd.evaluation import audit, published
@@ -35,6 +35,7 @@ from promptccd.evaluation.continual import ContinualAccuracy
 from promptccd.evaluation.counting import estimate_by_accuracy
 from promptccd.evaluation.protocols import SCORERS
 from promptccd.methods import METHODS, StageContext
+from promptccd.methods.exemplars import Memory
 from promptccd.methods.pa_cgcd import new_classes, split_old_and_new
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounds_of
 from promptccd.runs.stage import learn_prediction
@@ -42,14 +43,15 @@ from promptccd.training.features import extract_features
 from promptccd.training.options import PretrainingOptions, TrainingArguments
 from promptccd.training.pretraining import _join, _warp
 from promptccd.training.progress import EpochRecord, progress_bar
-from tests.conftest import TINY_HEAD, coloured_images, write_tiny_backbone
+from promptccd.training.stage_trainer import BatchPlan
+from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 from tests.evaluation.test_tasks import TASK, features
-from tests.kept import kept
+from tests.kept import in_lines, kept
 from tests.training.test_stage_trainer import trainer_of
 
 NEAR = 1e-3  # relative: processors differ in the last bits of a product, and training carries that on
 SEED, WIDTH, KNOWN = 5, 12, 4
-WIDE = {"initializer_range": 1.0}  # of a backbone whose features of different images differ
+WIDE = {"initializer_range": 1.0, "num_hidden_layers": 3}  # so that features of different images differ
 ARGUMENTS = TrainingArguments(
     epochs=1, batch_size=8, learning_rate=0.03, num_workers=0, prompt_warmup_epochs=0, kmeans_restarts=2,
     init_components=1, seed=SEED,
@@ -66,9 +68,11 @@ LEARNT: dict[str, tuple[str, dict[str, Any], int | None]] = {  # a method, its o
     **{name: (name, OPTIONS.get(name, {}), 4) for name in SHIPPED},
     "promptccd, uncounted": ("promptccd", PLACED, None),
     "promptccd, any prompt": ("promptccd", {"random_prompts": True, "prompts_at_test": True}, 4),
+    **{f"{each}, exemplars": (each, {}, 4) for each in ("simgcd", "grow-merge")},
     "promptccd-b, dualprompt": ("promptccd-b", {"pool": "dualprompt"}, 4),
     "promptccd-pp, features": ("promptccd-pp", {"anchor_on": "cls"}, 4),
-    **{f"{name}, nothing new": (name, {}, 2) for name in ("happy", "grow-merge", "pa-cgcd")},
+    **{f"{name}, nothing new": (name, {}, 2) for name in ("happy", "grow-merge", "pa-cgcd", "vb-cgcd")},
+    "dydm, nothing new": ("dydm", OPTIONS["dydm"], 2),
 }  # fmt: skip
 
 
@@ -113,9 +117,10 @@ def learnt(what: str, backbone: Path, stages: list[StageImages]) -> list[dict[st
     model = METHODS[name].model.from_pretrained(backbone, **TINY_HEAD, **options)
     model.head.reset_parameters(torch_generator("head", SEED), std=0.3)
     model.reset_prompts(torch_generator("prompts", SEED))
-    found = list[dict[str, Any]]()
+    found, places = list[dict[str, Any]](), [(stages[0], row) for row in (0, 5, 9)]
+    memory = Memory(places, torch.tensor([0, 1, -1])) if "exemplars" in what else None
     for images in stages:
-        found.append(_trained(name, model, images, count if images.stage.index else 2))
+        found.append(_trained(name, model, images, *((count, memory) if images.stage.index else (2, None))))
         if images.stage.index == 0:
             model.config.category_ids = [0, 1]
             first = copy.deepcopy(model)
@@ -123,11 +128,13 @@ def learnt(what: str, backbone: Path, stages: list[StageImages]) -> list[dict[st
     return found
 
 
-def _trained(name: str, model: Any, images: StageImages, count: int | None) -> dict[str, Any]:
+def _trained(
+    name: str, model: Any, images: StageImages, count: int | None, memory: Memory | None
+) -> dict[str, Any]:
     index, epochs = images.stage.index, list[EpochRecord]()
     labels = None if index else torch.from_numpy(images.stage.labels[images.positions])
     replay = model.replay(5, torch_generator("replay", SEED)) if index else None
-    context = StageContext(images, labels, replay, count)
+    context = StageContext(images, labels, replay, count, memory)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     trainer = trainer_of(model, context, METHODS[name].objective, ARGUMENTS, end_epoch=epochs.append)
     trainer.train()
@@ -144,6 +151,13 @@ def _trained(name: str, model: Any, images: StageImages, count: int | None) -> d
         "config": {field: each for field, each in values.items() if isinstance(each, int | float)},
         "losses": [each.losses for each in epochs],
         "moved": {key: value for key, value in sorted(moved.items()) if value},
+        "learns": {role: sum(map(Tensor.numel, each)) for role, each in model.learning().items()},
+        "values": {
+            f"{when} {key}": [f"{value.dtype}", *value.shape]
+            for when, every in (("before", before), ("after", model.state_dict()))
+            for key, value in every.items()
+            if key.count(".") < 3 and not key.startswith("backbone.")
+        },
         "classes": plain(model.assign_natively(features)),
     }
 
@@ -316,6 +330,13 @@ WAYS: dict[str, Callable[[Points], Any]] = {
     "benchmarks": lambda points: BENCHMARKS,
     "fields of methods": lambda points: {name: _fields(METHODS[name].model.config_class) for name in SHIPPED},
     "scores": _scored,
+    "usual cuts": lambda points: [usual_cuts(stages) for stages in range(2, 8)],
+    "batches": lambda points: [
+        BatchPlan(23, size, 1, 2, least, count).batches(3)
+        for size, least, count in (
+            (8, 0, 7), (9, 0, 50), (2, 0, 3), (11, 0, 0), (11, 0.5, 0), (10, 0.3, 0), (30, 1, 0), (30, 1, 4)
+        )
+    ],
     "old and new": lambda points: split_old_and_new(
         points.free, (points.free @ points.prototypes.T).amax(1) - 0.5, torch_generator("split")
     ),
@@ -335,7 +356,11 @@ WAYS: dict[str, Callable[[Points], Any]] = {
 
 @pytest.fixture(scope="module")
 def wide_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_backbone(tmp_path_factory.mktemp("wide"), **WIDE)
+    folder = tmp_path_factory.mktemp("wide")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        Dinov2Model(Dinov2Config(**TINY_BACKBONE | WIDE)).save_pretrained(folder)
+    return folder
 
 
 images = pytest.fixture(two_stages, scope="module")
@@ -358,5 +383,4 @@ def test_points_are_grouped_as_they_were(name: str, points: Points) -> None:
 
 def require_kept(what: str, name: str, value: Any) -> None:
     found = plain(value)
-    in_lines = lambda whole: json.dumps(whole).replace('}, "', '},\n"')  # noqa: E731 - that a diff can show
     assert alike(found, kept("numbers.json", found, what, name, text_of=in_lines)), found

@@ -16,9 +16,14 @@ from safetensors.numpy import load_file
 from promptccd.cli.main import main
 from promptccd.discovery.project import load_registry
 from tests.kept import kept
+from tests.test_golden_numbers import require_kept
 
 STAGES = 4
 NEAR = 1e-4  # relative, of sums of weights: processors differ in the last bits of a product
+OF_A_MACHINE = {  # its versions and its threads
+    "architectures", "dtype", "instruments", "machine", "peak_memory", "python", "recipe", "seconds", "threads",
+    "transformers_version", "versions", "vision_config",
+}  # fmt: skip
 FEW = 200  # weights of one shape; those of a fitted mixture are few
 FITTED = 1e-2  # relative, of few weights of the tiny run: with more threads, its mixture stops a step earlier
 
@@ -54,6 +59,10 @@ def test_a_digits_run_ends_in_the_values_that_are_kept(tmp_path: Path) -> None:
 
 def test_a_tiny_run_ends_in_the_values_that_are_kept(trained_run: Path) -> None:
     require_same("tiny.json", measured(trained_run), FITTED)
+    names = ("images.json", "manifest.json", *(f"stage{stage}/config.json" for stage in range(STAGES)))
+    records = [json.loads((trained_run / name).read_text()) for name in names]
+    own = [{name: each[name] for name in sorted(each.keys() - OF_A_MACHINE)} for each in records]
+    require_kept("runs", "tiny", own)
 
 
 def require_same(name: str, found: dict[str, Any], of_few: float = NEAR) -> None:

@@ -7,10 +7,12 @@ import sys
 import time
 from multiprocessing.connection import Connection
 
+import psutil
 import pytest
 
 from promptccd import processes
 from promptccd.processes import end_with_parent
+from tests.messages import TEXT
 from tests.processes import eventually, is_running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
@@ -70,3 +72,24 @@ def test_a_loader_ends_with_its_parent(is_late: bool) -> None:
     loader = reading.recv()
     parent.kill()
     assert eventually(lambda: not is_running(loader))
+
+
+PARENT = "import subprocess, time; subprocess.Popen(['sh', '-c', 'sleep 60; :']); time.sleep(60)"
+
+
+def test_a_process_apart_is_asked_to_end_or_ended_with_its_children() -> None:
+    works = (time.sleep, 0), (time.sleep, 60), (exec, PARENT)
+    done, asked, killed = (
+        processes.ProcessApart(work, (what,), ["promptccd.processes"]) for work, what in works
+    )
+    asked.stop()
+    assert done.ended() == (0, "")
+    code, why = asked.ended()
+    assert (code, "SIGTERM" in why, "memory" in why) == (-signal.SIGTERM, True, False)
+    whole = psutil.Process(killed._process.pid)
+    assert eventually(lambda: len(whole.children(recursive=True)) == 2)
+    family = whole.children(recursive=True)
+    killed.kill()
+    assert killed.ended() == (-signal.SIGKILL, TEXT["killed-by-signal-9-sigkill-out"])
+    assert eventually(lambda: not any(is_running(each.pid) for each in family))
+    done.stop(), done.kill()  # too late, and of no consequence

@@ -15,6 +15,7 @@ from promptccd import reports
 from promptccd.cli.main import COMMANDS, main, parse
 from promptccd.cli.recipe_options import plugins_in
 from promptccd.cli.tables import explanation_table
+from promptccd.reports.sweep import SweepResult
 from promptccd.training.recipe import known_fields
 from tests.conftest import coloured_images, save_by_kind, write_recipe
 from tests.messages import TEXT
@@ -31,6 +32,35 @@ def test_a_report_is_about_seeds_or_compares(monkeypatch: pytest.MonkeyPatch, ru
     own = "--samples 3 --baselines --dataset images --num_workers 2 --image_cache off"
     assert run(*words, *own.split())[1] == "[['a', 'b'], 'here', 3, True, 'images', 2, 'off']\n"
     assert json.loads(run(*words, "--json")[1])["files"] == ["index.html", "report.csv", "report.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "engine", "jobs"),
+    [
+        *(
+            ("", None, 1),
+            ("--jobs 3 --baselines", None, 3),
+            ("--engine slurm", (Path("out"), {}, "slurm"), 2),
+        ),
+        ("--engine slurm --slurm gres=gpu:1 cluster=local", (Path("out"), {"gres": "gpu:1"}, "local"), 2),
+        *(("--engine ray", (0.0,), 2), ("--engine ray --cell-gpus 0.5 --jobs 1", (0.5,), 1)),
+    ],
+)
+def test_cells_go_to_the_engine_that_is_asked_for(words, engine, jobs, monkeypatch, run, tmp_path) -> None:
+    def result(cells, out, **given):
+        assert (given["engine"], given["jobs"], given["baselines"]) == (engine, jobs, "--baselines" in words)
+        return SweepResult(cells, {}, {each.name: "new" for each in cells}, False)
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("SlurmEngine", "RayEngine"):
+        monkeypatch.setattr(reports, name, lambda *given: given)
+    monkeypatch.setattr(reports, "run_sweep", result)
+    code, out, _ = run(
+        "sweep", "--config", "promptccd-digits", "--seeds", 1, 2, "--out", "out", *words.split()
+    )
+    lines = [f"not finished: promptccd-digits-seed{seed}: new" for seed in (1, 2)]
+    assert (code, out.splitlines()) == (0, lines)
+    assert Path("out/table.md").read_text() == "\n\n".join(lines) + "\n"
 
 
 @pytest.mark.moderate

@@ -105,8 +105,9 @@ def test_a_folder_of_links_is_told_how_they_are_followed(album, trained_run, tmp
     assert text.startswith("a.png\t")
 
 
-@pytest.mark.moderate
-@pytest.mark.parametrize(("allowed", "photographs"), [(False, 3), (True, 30)])
+@pytest.mark.parametrize(
+    ("allowed", "photographs"), [(False, 3), pytest.param(True, 30, marks=pytest.mark.moderate)]
+)
 def test_a_page_is_opened_once_and_shown_again(
     allowed, photographs, linked, album, trained_run, tmp_path, run, monkeypatch, caplog
 ) -> None:

@@ -1,9 +1,11 @@
 """However a command ends: one line, an exit code, nothing half done and nobody left behind."""
 
+import contextlib
 import errno
 import io
 import json
 import logging
+import multiprocessing
 import os
 import re
 import signal
@@ -18,7 +20,7 @@ from shutil import copytree
 
 import pytest
 
-from promptccd.cli.exit_codes import Terminated, exit_for, signals_end_command
+from promptccd.cli.exit_codes import LEFT_AT_ONCE, Terminated, exit_for, signals_end_command
 from promptccd.cli.logs import log_to_stderr
 from promptccd.cli.options import to_json
 from promptccd.errors import DeviceError, DiskError
@@ -298,6 +300,26 @@ def test_signals_end_a_command_and_one_that_python_drops_is_sent_again(monkeypat
     assert len(dropped) == 1
 
 
+def code_of(act: Callable[[], object]) -> int | None:
+    """The exit code of a process that does this; 1 if it raises."""
+    (process := multiprocessing.get_context("fork").Process(target=act)).start()
+    process.join()
+    return process.exitcode
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_command_at_once_and_the_first_sigterm_a_loader(number: int, capfd) -> None:
+    def twice() -> None:
+        with signals_end_command():
+            for _ in range(2):
+                with contextlib.suppress(KeyboardInterrupt):
+                    signal.raise_signal(number)
+
+    assert (code_of(twice), capfd.readouterr().err) == (128 + number, f"promptccd: {LEFT_AT_ONCE}\n")
+    with signals_end_command():
+        assert code_of(partial(signal.raise_signal, number)) == (143 if number == signal.SIGTERM else 1)
+
+
 def test_a_hub_that_does_not_answer_is_said_once(caplog) -> None:
     log_to_stderr()
     for _ in range(2):
@@ -320,13 +342,22 @@ def test_a_reader_that_went_away_is_told_from_refusals_and_from_too_little_memor
         assert other is not None and other.code == DiskError.exit_code
         os.close(reading)
         assert exit_for(broken) == ("", 141)
-        failed = exit_for(OSError(errno.EIO, "Input/output error"))
-        assert failed is not None and failed.code == DiskError.exit_code
         for stdout in (None, io.StringIO()):
             monkeypatch.setattr(sys, "stdout", stdout)
             assert exit_for(broken) == other
-    memory = exit_for(MemoryError("no room"))  # while a package is imported
-    assert memory is not None and memory.code == DeviceError.exit_code
+    for error, said, code in (
+        (OSError(errno.EIO, "worn", "disk"), "refused: worn ('disk'). ", DiskError.exit_code),
+        (OSError(errno.EIO, "worn"), "refused: worn. ", DiskError.exit_code),
+        (
+            MemoryError("no room\nat all"),
+            ": no room Saved ",
+            DeviceError.exit_code,
+        ),  # while a package is imported
+        (MemoryError(), ": MemoryError Saved ", DeviceError.exit_code),
+    ):
+        end = exit_for(error)
+        assert end is not None and said in end.line and end.code == code
+    assert exit_for(OSError("no number")) is None
 
 
 def test_json_is_json_whatever_the_numbers() -> None:

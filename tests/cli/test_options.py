@@ -33,7 +33,7 @@ def _of_command(name: str, parser: argparse.ArgumentParser) -> dict[str, Any]:
     shown = {each.dest for each in command_parser(name)._actions if each.help != argparse.SUPPRESS}
     own = [each for each in parser._actions if name == "train" or "." not in each.dest]
     groups = {each: group.title for group in parser._action_groups for each in group._group_actions}
-    return {"texts": [parser.description, parser.epilog]} | {
+    return {"texts": [parser.description, parser.epilog, parser.usage]} | {
         ",".join(each.option_strings) or each.dest: {
             **{fact: getattr(each, fact) for fact in OF_ACTION},
             "choices": each.choices and [*each.choices],

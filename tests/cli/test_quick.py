@@ -1,6 +1,5 @@
 """What needs neither torch nor transformers waits for neither, and transformers knows our models all the same."""
 
-import ast
 import subprocess
 import sys
 from importlib import import_module
@@ -12,7 +11,7 @@ from promptccd.cli.main import COMMANDS
 from promptccd.discovery import FORMATS, DiscoverySession, discover
 from tests.discovery.conftest import write_pictures
 from tests.messages import TEXT
-from tests.test_structure import EXPORTED, MODULES, PACKAGES
+from tests.test_structure import EXPORTED, PACKAGES
 
 HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy.optimize", "gradio")
 
@@ -126,13 +125,6 @@ def test_packages_give_all_they_name(package: str) -> None:
         assert found is getattr(import_module(EXPORTED[package][name]), name)
     with pytest.raises(AttributeError, match=TEXT["has-no-attribute-nothing"]):
         module.nothing  # noqa: B018
-
-
-def test_every_name_that_waits_is_told_to_type_checkers() -> None:
-    for name in LAZY:
-        tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
-        eager = [each.module for each in tree.body if isinstance(each, ast.ImportFrom)]
-        assert {each for each in eager if each and each.startswith("promptccd.")} <= EAGER
 
 
 PACKAGE = """

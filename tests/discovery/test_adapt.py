@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from promptccd.discovery import AdaptationOptions, DiscoveryResult, DiscoverySession, adapt, discover
-from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
+from promptccd.discovery.adapt import _learnt, _require_images, _stage_of, carry_prototypes
 from promptccd.discovery.checkpoint import newest_stage_in
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import CategoryRegistry, edits, save_registry
 from promptccd.discovery.project.record import PROJECT
 from promptccd.disk import problems_of
-from promptccd.errors import DataError, InterruptedRunError, RunError
+from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.runs import load_model
 from promptccd.training.progress import StopRequest
@@ -95,6 +95,8 @@ def test_what_is_set_aside_is_not_learnt_and_its_prototype_moves_along(session, 
     carry_prototypes(session.registry, found.select(torch.arange(0)), found.features[:0])
     last = session.registry.prototypes[session.registry.category(junk.id).prototype_row]
     assert np.array_equal(last, after)
+    edits.move(session.registry, sorted(kept)[4:], junk.id)
+    _require_images(session)
     edits.move(session.registry, sorted(kept)[3:], junk.id)
     with pytest.raises(DataError, match=TEXT["at-least-4-images-to-train"]):
         adapt(session, QUICK)
@@ -188,7 +190,9 @@ def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(on
     assert registry_in(tmp_path / "spare").category(0).name == "heron"
 
 
-def test_too_few_images_are_refused_before_they_are_grouped(session, tmp_path):
+def test_too_few_images_are_refused_before_they_are_grouped(session, backbone_folder, tmp_path):
+    with pytest.raises(ConfigurationError):
+        adapt(DiscoverySession.open(backbone_folder), QUICK)
     write_pictures(tmp_path / "few", [0, 1, 2], per_category=1)
     with pytest.raises(DataError, match=TEXT["expected-at-least-4-images-to"]):
         discover(session, tmp_path / "few", tmp_path / "out", num_categories=99, adaptation=QUICK)

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.numpy import save_file
+from safetensors.torch import save_file
 
 from promptccd.cli.main import main
 from promptccd.data.folders import FolderSource
@@ -294,10 +294,11 @@ def test_a_file_may_name_its_model_which_tells_features_of_one_width_apart(tmp_p
         table.to_parquet(tmp_path / f"{model}.parquet")
         np.savez(tmp_path / f"{model}.npz", features=rows, ids=[*"abcd"], model=model)
         metadata = {"ids": json.dumps([*"abcd"]), "model": model}
-        save_file({"features": rows}, tmp_path / f"{model}.safetensors", metadata=metadata)
+        save_file({"features": torch.from_numpy(rows)}, tmp_path / f"{model}.safetensors", metadata=metadata)
     discover(DiscoverySession.from_features(tmp_path / "clip.npz"), None, tmp_path / "out", num_categories=2)
     for suffix in (".npz", ".parquet", ".safetensors"):
-        discover(DiscoverySession.from_features(tmp_path / f"clip{suffix}"), None, tmp_path / "out")
+        place = tmp_path / f"clip{suffix}"
+        discover(DiscoverySession.from_features(place), place, tmp_path / "out")
         with pytest.raises(RunError, match="another model"):
             discover(DiscoverySession.from_features(tmp_path / f"dino{suffix}"), None, tmp_path / "out")
 
@@ -321,12 +322,15 @@ def test_sounds_of_items_are_played_from_below_the_folder_of_their_table_alone(o
 
 
 def test_every_format_gives_the_same_vectors(tmp_path):
-    rows, ids = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32), [*"abcde"]
-    np.save(tmp_path / "v.npy", rows)
-    np.savez(tmp_path / "v.npz", features=rows, ids=np.array(ids))
-    save_file({"features": rows}, tmp_path / "v.safetensors", metadata={"ids": json.dumps(ids)})
-    pd.DataFrame({"name": ids, "weight": 0.5, "vector": [*rows]}).to_parquet(tmp_path / "v.parquet")
-    pd.DataFrame({"id": ids, "vector": [*rows]}).set_index("id").to_parquet(tmp_path / "indexed.parquet")
+    halves, ids = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).bfloat16(), [*"abcde"]
+    rows = halves.float().numpy()
+    np.save(tmp_path / "v.npy", rows.astype(float))
+    np.savez(tmp_path / "v.npz", Features=rows, more=rows[:1], words=rows.astype(str), ids=np.array(ids))
+    save_file({"features": halves}, tmp_path / "v.safetensors", metadata={"ids": json.dumps(ids)})
+    save_file({"only": halves}, tmp_path / "bare.safetensors")
+    lists = {"other": [*rows[:, :2]], "Vector": [*rows]}
+    pd.DataFrame({" Name": ids, "weight": 0.5, **lists}).to_parquet(tmp_path / "v.parquet")
+    pd.DataFrame({"id": ids, "any": [*rows]}).set_index("id").to_parquet(tmp_path / "indexed.parquet")
     wide = {"file": ids, "label": 1} | {f"f{k}": rows[:, k] for k in range(3)}
     pd.DataFrame(wide).to_parquet(tmp_path / "wide.parquet")
     items = tmp_path / "items.csv"
@@ -335,7 +339,10 @@ def test_every_format_gives_the_same_vectors(tmp_path):
     for name in ("v.npz", "v.safetensors", "v.parquet", "indexed.parquet", "wide.parquet"):
         found = GivenFeatures.read(tmp_path / name)
         assert found.ids == tuple(ids) and torch.equal(found.rows, unit), name
-    assert GivenFeatures.read(tmp_path / "v.npy").ids == ("0", "1", "2", "3", "4")
+    for name in ("v.npy", "bare.safetensors"):
+        found = GivenFeatures.read(tmp_path / name)
+        assert found.ids == ("0", "1", "2", "3", "4") and torch.equal(found.rows, unit), name
+    assert found.space == hashlib.sha256(b"given features 3 ").hexdigest()[:32]
     listed = GivenFeatures.read(tmp_path / "v.npy", items)
     assert (listed.ids, listed.texts[1]) == (tuple(ids), "word b")
     items.write_text("id,text\ne,last\na,first\n")
@@ -363,19 +370,21 @@ def test_files_of_strangers_run_nothing_and_are_refused_in_one_line(tmp_path):
     np.savez(tmp_path / "two.npz", one=np.ones((3, 2)), two=np.ones((3, 2)))
     for name, rows in {
         "nan": [[1.0, 2.0], [np.nan, 1.0]], "zero": [[1.0, 2.0], [0.0, 0.0]], "flat": np.ones(4), "text": [["a", "b"]],
+        "none": np.ones((0, 4)), "thin": np.ones((4, 0)), "wide": np.ones((1, 65_537)),
     }.items():  # fmt: skip
         np.save(tmp_path / f"{name}.npy", np.array(rows))
-    for name, ids in {"twice": ["a", "b", "a"], "fewer": ["a", "b"]}.items():
+    for name, ids in {"twice": ["a", "b", "a"], "fewer": ["a", "b"], "blank": ["a", " ", "b"]}.items():
         np.savez(tmp_path / f"{name}.npz", features=np.eye(3), ids=np.array(ids))
     pd.DataFrame({"id": ["a", "b"], "v": [[1.0, 2.0], [1.0]]}).to_parquet(tmp_path / "ragged.parquet")
-    pd.DataFrame({"id": ["a", "b"]}).to_parquet(tmp_path / "none.parquet")
+    columns = ["id", *(f"c{number}" for number in range(30))]
+    pd.DataFrame({each: ["a", "b"] for each in columns}).to_parquet(tmp_path / "none.parquet")
     for name, content in {
         "damaged.parquet": b"PAR1 and no more", "damaged.safetensors": b"\xff" * 50, "damaged.npz": b"PK\x03\x04",
         "words.npz": b"1,2\n3,4\n", "vectors.pt": b"",
     }.items():  # fmt: skip
         (tmp_path / name).write_bytes(content)
     reasons = {
-        "none.parquet": TEXT["0-tables-of-numbers-its-columns"],
+        "none.parquet": TEXT["0-tables-of-numbers-its-columns"] + ".* c18(?!.* c19)",
         "words.npz": TEXT["wordsnpz-cannot-be-read-it-contains"],
         "features.npy": TEXT["nothing-is-at-features"],
     }
@@ -390,5 +399,13 @@ def test_files_of_strangers_run_nothing_and_are_refused_in_one_line(tmp_path):
 def test_no_two_ids_have_one_tile():
     every = product(("a", "b", "a" * 99, "b" + "a" * 99), ("", "t" * 500))
     assert len({tile(*each) for each in every}) == 8
-    with Image.open(io.BytesIO(tile("日本語 \ud800", "two\nlines"))) as image:
-        assert image.size == (256, 256)
+    shown = [("日本語 \ud800", "two\nlines"), *(("x", "x " * count) for count in (0, 99, 999))]
+    shown += [("q" + "x" * 26, ""), ("x" * 26, "")]
+    pictures = [np.asarray(Image.open(io.BytesIO(tile(*each)))) for each in shown]
+    assert {picture.shape for picture in pictures} == {(256, 256)}
+    inked = [np.flatnonzero(np.diff((picture < 200).any(1).astype(int)) == 1) for picture in pictures]
+    assert [len(each) for each in inked[1:]] == [1, 9, 10, 1, 1], "lines of a text, and the id"
+    assert max(each.max() for each in inked) < 254 and {each.min() // 16 for each in inked} == {0}
+    assert (pictures[4][:254] == pictures[5][:254]).all(), "of a long id the end"
+    digest = np.frombuffer(hashlib.sha256(b"x").digest(), np.uint8)
+    assert (pictures[1][254:] == 231 + 24 * np.unpackbits(digest)).all()

@@ -26,6 +26,7 @@ from promptccd.discovery import (
     stage_grouping,
 )
 from promptccd.discovery.grouping.open_grouping import KnownCategories
+from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.record import PROJECT, RECORD
@@ -160,8 +161,10 @@ def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_grou
     place.write_text(before)
     for each in [each.id for each in opened.active]:
         opened.rename(each, f"kind {each}")
+    (project / PROJECT / SEEN).unlink()
     with pytest.raises(RegistryError, match="nothing to group"):
         opened.regroup(4)
+    assert not (project / PROJECT / SEEN).exists()
 
 
 def test_a_group_and_its_images_go_to_none_where_a_person_says_so(project: Path) -> None:

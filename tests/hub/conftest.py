@@ -50,7 +50,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Space gets a package of three files, one by LFS: to send all of ours takes a second."""
-    names = ("__init__.py", "models/photographs/config.json", "picture.png")
+    names = ("__init__.py", "models/config.json", "picture.png", ".a/b", "__pycache__/c", "spaces/d")
     package = written(tmp_path / "package", {name: name for name in names})
     monkeypatch.setattr("promptccd.hub.space._PACKAGE", package)
 

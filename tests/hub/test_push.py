@@ -7,11 +7,14 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import HfApi, snapshot_download
+from pyarrow.parquet import ParquetFile
 
 from promptccd.data import StageStream
 from promptccd.errors import ConfigurationError, HubError, RunError
@@ -24,6 +27,7 @@ from promptccd.training.progress import RunState, TrainingControl
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images
 from tests.hub.server import PORTAL, Fault, Hub
+from tests.kept import kept
 from tests.messages import TEXT
 
 
@@ -248,6 +252,13 @@ def test_every_snippet_of_a_pushed_card_runs_and_prints_a_name(
 # What pushes of a stage, of stages of a data set and of a Space share: who sees it, who may, what of others stays
 
 KINDS = ("model", "dataset", "space")
+
+
+def columns_in(parquet: bytes) -> dict[str, Any]:
+    table = ParquetFile(io.BytesIO(parquet)).read(["sample_id", "label", "image.path"])
+    return {"features": table.schema.metadata[b"huggingface"].decode(), **table.to_pydict()}
+
+
 Send = Callable[..., PushedRepository]
 
 
@@ -278,19 +289,22 @@ def test_a_push_says_before_who_will_see_what_and_is_private_if_asked(
 ) -> None:
     listed = send("lab/mine", private=private, dry_run=True)
     assert not hub.repos and not hub.requests("POST", "commit")
-    assert listed.listing.startswith(f"lab/mine ({kind}, {'private' if private else 'public'}): ")
-    holds = {
-        "model": "the names of 3 categories, the category ids of 25 images, 0 corrections; no image",
-        "dataset": "the names of 5 categories",
-        "space": "it groups with photographs",
-    }
-    assert listed.listing.endswith(holds[kind])
     with caplog.at_level("INFO"):
         sent = send("lab/mine", private=private)
-    assert sent.listing.partition(" MB")[2] == listed.listing.partition(" MB")[2]
     assert f"Sending {sent.listing}." in caplog.messages
-    assert hub.repo("lab/mine", kind).private == private
-    assert len(hub.repo("lab/mine", kind).history) == 2  # the Hub's own first one, and ours
+    repo = hub.repo("lab/mine", kind)
+    assert repo.private == private
+    assert len(repo.history) == 2  # the Hub's own first one, and ours
+    assert (sent.sent, sent.commit) == (True, repo.history[0].sha)
+    assert listed == replace(sent, sent=False, commit=None)
+    files = {name: each.data for name, each in repo.at("main").files.items() if name != ".gitattributes"}
+    size = f"{len(files)} files, {sum(map(len, files.values())) / 1e6:.1f} MB"
+    assert sent.listing.startswith(f"lab/mine ({kind}, {'private' if private else 'public'}): {size}: ")
+    card = [line for line in files["README.md"].decode().split("\n") if kind != "model" or "lab/mine" in line]
+    shown = {"title": repo.history[0].title, "holds": sent.listing.partition(" MB: ")[2], "card": card}
+    tables = {name: columns_in(data) for name, data in files.items() if name.endswith(".parquet")}
+    shown |= {"variables": repo.variables, "files": sorted(files), "tables": tables}
+    assert shown == kept("pushed.json", shown, kind)
     assert not send("lab/mine", private=private).sent
 
 

@@ -97,15 +97,6 @@ def test_what_its_owner_wrote_stays_and_what_left_the_package_goes(stage: str, h
     assert not push_space("page", MODEL).sent
 
 
-@pytest.mark.usefixtures("few_files")
-def test_a_backbone_that_comes_along_needs_no_other_repository(hub: Hub) -> None:
-    pushed = push_space("page", "photographs")
-    variables = hub.repo("user/page", "space").variables
-    assert variables["PROMPTCCD_MODEL"]["value"] == pushed.model == "photographs"
-    assert settings_of(hub)["models"] == []
-    assert any(path.startswith("promptccd/models/photographs/") for path in hub.files("user/page", "space"))
-
-
 def test_another_space_is_left_alone(stage: str, hub: Hub) -> None:
     hub.add("user/page", {"README.md": b"---\nsdk: docker\n---\n", "Dockerfile": b"FROM x"}, kind="space")
     with pytest.raises(ConfigurationError, match=TEXT["user-page-is-another-space-with"]):

@@ -84,8 +84,6 @@ def test_a_stage_opens_a_branch_where_the_last_one_ended_and_a_head_of_its_own(b
     assert not torch.allclose(first, static, atol=1e-3)
     assert torch.equal(model(pixels, prompted=False).features, static), "without branches"
     assert not any(each.training for each in model.train().branches.modules()), "as the rest of the backbone"
-    rows = model.clusters.weight.clone()
-    assert rows.shape == (2, 32)
     model.config.category_ids = [0, 1, 2, 3, 4]
     begun(GrowMergeObjective, model, drawn(6, 32), count=6, index=2)
     assert torch.equal(model(pixels).features, first)

@@ -50,10 +50,12 @@ def test_components_of_an_unknown_number_are_counted_with_the_prior_that_was_ask
     assert model.mixture.num_components == components
 
 
-@pytest.mark.moderate
 @pytest.mark.parametrize(
     ("counting", "prior", "learns"),
-    [("split_merge", "calibrated", True), ("split_merge", "matched", False), ("kmeans", "calibrated", False)],
+    [
+        pytest.param("split_merge", "calibrated", True, marks=pytest.mark.moderate),
+        *(("split_merge", "matched", False), ("kmeans", "calibrated", False)),
+    ],
 )
 def test_a_labelled_stage_learns_the_scale_that_later_ones_count_with(
     counting: str, prior: str, learns: bool, model: PromptCCDModel, unlabelled: StageImages

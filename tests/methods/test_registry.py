@@ -1,7 +1,6 @@
 """The registry of methods, and the words for each; any of them can be taken away."""
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -25,19 +24,6 @@ def test_every_method_has_a_recipe_and_every_recipe_a_method() -> None:
     assert set(variants.values()) == set(METHODS)
     published = {name for each in METHODS.values() for name in (each.name, *each.published.values())}
     assert set(files) <= published
-
-
-def test_a_method_is_one_file_that_nothing_else_needs() -> None:
-    """But the names of `promptccd`, which are imported on demand, and GCD's model without a method around it."""
-    package = Path(base.__file__).parents[1]
-    named = {
-        path.relative_to(package).as_posix(): re.findall(r"promptccd\.methods\.\w+", path.read_text("utf-8"))
-        for path in package.rglob("*.py")
-    }
-    for name, method in METHODS.items():
-        users = {place for place, modules in named.items() if method.model.__module__ in modules}
-        allowed = {"__init__.py"} | ({"discovery/embedding.py"} if name == "promptccd-gcd" else set())
-        assert users <= allowed, name
 
 
 PLUGIN = """

@@ -122,7 +122,7 @@ def test_svi_takes_the_step_before_the_rule_holds() -> None:
 @pytest.fixture(autouse=True)
 def six_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of features as narrow as these."""
-    monkeypatch.setattr(vb_cgcd, "MOST_DIRECTIONS", 6)
+    monkeypatch.setattr(vb_cgcd, "MOST_DIRECTIONS", vb_cgcd.MOST_DIRECTIONS // 64)
 
 
 def ended_stages(backbone: Path, **options: Any) -> tuple[VBCGCDModel, list[torch.Tensor]]:
@@ -175,8 +175,9 @@ def test_stages_are_those_on_paper(backbone_folder: Path) -> None:
 def test_earlier_gaussians_keep_every_bit_and_are_loaded_as_saved(backbone_folder, tmp_path) -> None:
     model, (_, second) = ended_stages(backbone_folder)
     before = model.class_gaussians.clone()
-    objective_of(VBCGCDObjective, model, second, count=6, index=2).end_stage()
-    assert torch.equal(model.class_gaussians[:5], before)
+    for count in (5, 7):
+        objective_of(VBCGCDObjective, model, second, count=count, index=2).end_stage()
+        assert torch.equal(model.class_gaussians[:5], before) and len(model.class_gaussians) == count
     model.float().save_pretrained(tmp_path)
     again = VBCGCDModel.from_pretrained(tmp_path)
     assert torch.equal(again.class_gaussians, model.class_gaussians)
@@ -186,18 +187,29 @@ def test_earlier_gaussians_keep_every_bit_and_are_loaded_as_saved(backbone_folde
 @pytest.mark.parametrize("early_stop", [True, False])
 def test_the_estimate_of_the_paper_ends_a_stage(backbone_folder, early_stop: bool, monkeypatch) -> None:
     """Its first fit is measured against labelled classes, the second against all earlier ones."""
-    rules, rule = [], vb_cgcd.stopping_rule
-    monkeypatch.setattr(vb_cgcd, "SVI_STEPS", 20)
+    rules, rule, svi, sizes = [], vb_cgcd.stopping_rule, svi_estimate, set()
+    monkeypatch.setattr(
+        vb_cgcd, "svi_estimate", lambda *own: [sizes.add(own[3:5]), svi(*own[:3], 20, *own[4:])][1]
+    )
     monkeypatch.setattr(
         vb_cgcd, "stopping_rule", lambda old, ratio: [rules.append((len(old), ratio)), rule(old, ratio)][1]
     )
     model, (first, second) = ended_stages(backbone_folder, estimate="svi", early_stop=early_stop)
-    assert model.class_gaussians.shape == (5, 6, 7)
     assert float((model.class_gaussians - torch.eye(7)[1:]).abs().max()) < 0.01
     assert np.mean(model.assign_natively(first).numpy() == np.arange(60) % 3) > 0.9
     objective_of(VBCGCDObjective, model, second, count=6, index=2).end_stage()
     expected = [(3, 5 / 3), (3, (2 / 5) ** 0.5), (3, 6 / 3), (5, (1 / 6) ** 0.5)]
     np.testing.assert_allclose(rules, expected if early_stop else [])
+    assert sizes == {(1_000, 128)}  # steps and images of each, as in the released code
+
+
+@pytest.mark.parametrize("images", [1, 4])
+def test_equal_features_have_a_gaussian_too(backbone_folder, images: int) -> None:
+    model, features = fresh(VBCGCDModel, backbone_folder, **TINY_HEAD).double(), of([32**-0.5] * 32)
+    every, labels = features.repeat(images, 1), torch.zeros(images).long()
+    objective_of(VBCGCDObjective, model, every, labels, 1).end_stage()
+    assert model.config.num_directions == max(1, images - 1)
+    assert log_densities(model.project(features), model.class_gaussians).isfinite().all()
 
 
 def test_more_new_classes_than_images_and_images_that_all_leave(backbone_folder, monkeypatch) -> None:

@@ -213,15 +213,6 @@ def test_categories_are_copied_in_the_models_precision_and_have_a_name_each(stag
             model.set_categories(torch.ones(2, 32), ids, names)
 
 
-def test_parameters_that_learn_are_given_out_once_by_their_role(stage_of) -> None:
-    for method in METHODS:
-        model: CategoryDiscoveryModel = fresh(AutoModel, stage_of(method, "dinov3"))
-        by_role = model.learning()
-        given = [id(parameter) for parameters in by_role.values() for parameter in parameters]
-        assert sorted(given) == sorted(id(each) for each in model.parameters() if each.requires_grad)
-        assert set(by_role) <= {"model", *model.roles.values()}, method
-
-
 def test_a_model_predicts_by_the_mixture_of_its_checkpoint(backbone_folder: Path, tmp_path: Path) -> None:
     """In the precision of its weights, from features of any length; a model with a prediction of its own needs none."""
     model = GCDModel.from_pretrained(backbone_folder, **TINY_HEAD)

@@ -241,9 +241,3 @@ def test_the_harness_sees_code_that_runs(honest: Path, tmp_path: Path) -> None:
     outcome = limited(tmp_path / "here", tmp_path / "model", script=script)
     assert "[y/N]" in outcome.out
     assert (tmp_path / "here" / CANARY).exists()
-
-
-def test_there_are_hundreds_of_them() -> None:
-    assert len(WAYS_IN) == 12
-    assert len(CASES) == len({each.name for each in CASES}) >= 379
-    assert KEPT.keys() <= {each.name for each in CASES}

@@ -12,7 +12,6 @@ from transformers import Dinov2Config, ViTConfig
 from promptccd import PromptCCDBConfig, PromptCCDBModel, PromptCCDConfig, PromptCCDModel
 from promptccd.clustering.parts import PartLabeller, objectness
 from promptccd.data.randomness import torch_generator
-from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.methods.promptccd import GaussianMixture
 from promptccd.methods.promptccd_pp import PartRouter, log_shares
 from promptccd.methods.prompts import arbitrary_scores
@@ -266,16 +265,6 @@ def test_a_model_that_was_never_trained_is_ready_for_it(name: str, backbone_fold
             assert parameter.requires_grad or not parameter.numel() or not name.startswith(tuple(model.roles))
 
 
-@pytest.mark.parametrize("learns", [True, False])
-@pytest.mark.parametrize("kind", [CosineClassifier, LinearClassifier])
-def test_a_classifier_that_grows_learns_if_it_did_before(kind: type[CosineClassifier], learns: bool) -> None:
-    classifier = kind(2, 4)
-    classifier.initialise(0.1)
-    classifier.requires_grad_(learns).grow(torch.randn(3, 4))
-    assert classifier.num_classes == 5
-    assert {parameter.requires_grad for parameter in classifier.parameters()} == {learns}
-
-
 @pytest.mark.parametrize("kind", ["diag", "spherical"])
 def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
     kind: str, backbone_folder: Path
@@ -309,19 +298,6 @@ def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
     expected = model.mixture.log_joint(F.normalize(feature, dim=-1))
     found = model(pixels, prompted=True)
     torch.testing.assert_close(found.scores, expected.gather(1, found.components), rtol=1e-5, atol=1e-4)
-
-
-def test_random_prompts_follow_neither_likelihood_nor_order(model: PromptCCDModel) -> None:
-    model.config.prompts_per_image, model.config.random_prompts = 2, True
-    model.load_mixture(0.2 * torch.randn(8, 32), torch.full((8, 32), 0.1), torch.zeros(8))
-    pixels = torch.randn(PIXELS)
-    chosen = model(pixels, prompted=True).components
-    assert torch.equal(chosen, model(pixels, prompted=True).components)
-    assert chosen.unique().numel() == 8
-    assert chosen[:, 0].bincount(minlength=8).max() < 20  # no favourite
-    model.config.random_prompts = False
-    nearest = model(pixels, prompted=True).components
-    assert (chosen == nearest).float().mean() < 0.5
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,13 @@ from huggingface_hub import HfApi
 from promptccd.cli.main import main
 from promptccd.data.splits import cut_by_rule
 from promptccd.reports import costs
+from promptccd.reports.engines import VISIBLE
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe, shipped
 from tests.conftest import HUB_CONFIGS, quick_recipe
+from tests.kept import kept_text
 from tests.messages import TEXT
+from tests.test_golden_numbers import require_kept
 
 
 @pytest.mark.parametrize(
@@ -36,14 +39,17 @@ def test_images_of_a_benchmark_are_those_of_its_split(blocks: list[int]) -> None
     labels, names = np.repeat(np.arange(100), 500), [str(each) for each in range(100)]
     _, split = cut_by_rule("mixed", labels, names, blocks, None, 1)
     assert costs.images_of_stages(data, seed=1) == [len(ids) for ids in split.sample_ids]
-    elsewhere = Recipe.from_yaml(path, {"data": {"class_blocks": blocks, "dataset": "someone/else"}}).data
-    assert costs.images_of_stages(elsewhere, seed=1) is None
+    given: list[dict] = [{"dataset": "someone/else"}, {"held_out": 0.2}, {"images_per_class": 50}]
+    others = [Recipe.from_yaml(path, {"data": {"class_blocks": blocks, **each}}).data for each in given]
+    require_kept("reports", f"images of {blocks}", [costs.images_of_stages(each, seed=1) for each in others])
 
 
 def test_precisions_have_a_step_each_and_methods_share_a_look_at_the_data(monkeypatch) -> None:
     steps, looks = list[Recipe](), list[int]()
-    monkeypatch.setattr(costs, "timed_step", lambda recipe: steps.append(recipe) or costs.TimedStep(1, 0, 0))
-    monkeypatch.setattr(costs, "images_of_stages", lambda data, seed: looks.append(seed) or [10, 10])
+    monkeypatch.setattr(
+        costs, "timed_step", lambda recipe: steps.append(recipe) or costs.TimedStep(36, 7, 100)
+    )
+    monkeypatch.setattr(costs, "images_of_stages", lambda data, seed: looks.append(seed) or [10, 20])
     recipes = [
         Recipe.from_yaml(
             shipped() / f"{method}-digits.yaml", {"training": {"seed": seed, "mixed_precision": precision}}
@@ -52,7 +58,7 @@ def test_precisions_have_a_step_each_and_methods_share_a_look_at_the_data(monkey
         for precision in ("no", "bf16")
         for seed in (1, 2)
     ]
-    assert len(list(costs.costs_of(recipes))) == 8
+    require_kept("reports", "costs", [*costs.costs_of(recipes)])
     assert (len(steps), looks) == (4, [1, 2])
 
 
@@ -77,10 +83,12 @@ QUICK = ("metagcd", "promptccd", "simgcd")  # of those that learn otherwise than
     "method",
     [*QUICK, *(pytest.param(each, marks=pytest.mark.moderate) for each in METHODS if each not in QUICK)],
 )
-def test_a_step_of_every_method_is_timed(method: str) -> None:
+def test_a_step_of_every_method_is_timed(method: str, monkeypatch) -> None:
+    monkeypatch.setattr(costs, "PIXELS_ON_A_CPU", 2**10)  # four images
+    monkeypatch.setattr(costs, "time", SimpleNamespace(monotonic=iter((1.0, 9.0)).__next__))
     step = costs.timed_step(Recipe.from_yaml(shipped() / f"{method}-digits.yaml"))
-    assert step.seconds > 0
-    assert step.frozen > 4 * 200_000  # two of three blocks
+    assert step.seconds == 2
+    require_kept("reports", f"bytes of {method}", [step.frozen, step.learnt])
 
 
 @pytest.mark.moderate
@@ -92,7 +100,7 @@ def test_the_bytes_to_keep_are_those_of_the_stages(image_folder, tiny_backbone, 
     assert cost.kept == pytest.approx(sum(files.values()), rel=0.3)
 
 
-def test_a_dry_run_prints_hours_sizes_and_pages_of_gated_data(monkeypatch, tmp_path, capsys) -> None:
+def test_hours_sizes_and_pages_of_gated_data_are_printed_as_recorded(monkeypatch, tmp_path, capsys) -> None:
     def info(self: HfApi, name: str, **options: object) -> SimpleNamespace:
         files = {
             "data/train-0.parquet": 3_000_000,
@@ -106,10 +114,10 @@ def test_a_dry_run_prints_hours_sizes_and_pages_of_gated_data(monkeypatch, tmp_p
     monkeypatch.setattr(HfApi, "repo_info", info)
     monkeypatch.setattr(costs, "timed_step", lambda recipe: costs.TimedStep(0.36, 4_000_000, 1_000_000))
     words = ["sweep", "--table", "main", "--seeds", "1", "--methods", "promptccd-gcd", "--dry-run"]
-    assert main([*words, "--datasets", "cifar100", "imagenet100", "--out", str(tmp_path)]) == 0
+    words += ["--datasets", "cifar100", "imagenet100", "--out", str(tmp_path)]
+    assert main(words) == 0
+    monkeypatch.setenv(VISIBLE, "3,5,7")
+    assert main([*words, "--jobs", "2", "--json"]) == 0
     said = capsys.readouterr().out
-    assert 200 * 50_000 * 0.36 / 3600 == 1000
-    assert said.count("  1,000\n") == 2 and "About 2,000 hours" in said
-    assert TEXT["16-0-mb-of-stages"] in said
-    assert TEXT["uoft-cs-cifar100-3-0-mb"] in said
-    assert "https://huggingface.co/datasets/ILSVRC/imagenet-1k" in said
+    assert 200 * 50_000 * 0.36 / 3600 == 1000  # hours
+    assert said == kept_text("dry_run.txt", said)

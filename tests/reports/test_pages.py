@@ -13,17 +13,20 @@ import pytest
 from jinja2 import UndefinedError
 from PIL import Image
 
+from promptccd import reports
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
 from promptccd.evaluation.tables import count_texts, over_runs, score_table
 from promptccd.reports import write_comparison
-from promptccd.reports.cards import thumbnail
-from promptccd.reports.charts import TOP, line_chart, nice_ticks
-from promptccd.reports.map import MARGIN, SIDE, choose_points, layout_of, map_series
+from promptccd.reports.cards import card_of, mean_direction, picture_uri, thumbnail
+from promptccd.reports.charts import line_chart, nice_ticks
+from promptccd.reports.map import choose_points, layout_of, map_series
 from promptccd.reports.page import csv_text, render_page, safe_cell
 from promptccd.reports.report import stage_table
 from promptccd.reports.tables import ReportedRun, blocks, confusion, forgotten, image_table
 from tests.browsing import Visit
+from tests.kept import GOLDEN
 from tests.messages import TEXT
+from tests.test_golden_numbers import require_kept, two_stages
 
 
 def test_formulas_become_text_and_other_values_stay() -> None:
@@ -39,28 +42,25 @@ def test_a_missing_value_is_an_error_not_an_empty_place() -> None:
         render_page("comparison.html.jinja", title="x")
 
 
-@pytest.mark.parametrize(
-    "low, high", [(0, 1), (0, 0), (3, 3), (-2.5, 7), (0.001, 0.0011), (99.2, 100), (0, 1e7)]
-)
-def test_ticks_enclose_the_range(low: float, high: float) -> None:
-    ticks = nice_ticks(low, high)
-    assert ticks[0] <= low + 1e-9
-    assert ticks[-1] >= high - 1e-9
-    assert 2 <= len(ticks) <= 8
-    assert ticks == sorted(set(ticks))
+GIVEN = json.loads((GOLDEN / "reports.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "found, labels",
-    [((8.33, None), ["8", "9"]), ((8.5, 0.7), ["7", "8", "9", "10"]), ((8, None), ["8", "10"])],
-)
-def test_counts_have_whole_ticks_around_all_that_is_drawn(found, labels) -> None:
-    chart = line_chart("l", {"true": [(1, 8)], "found": [(1, *found)]}, x_label="x", y_label="y", whole=True)
-    assert [tick.label for tick in chart.y_ticks] == labels
-    true, other = (series.points[0] for series in chart.series)
-    assert (other.y < true.y) is (found[0] > 8)
-    ends = [end for end in (other.low, other.high) if end is not None]
-    assert all(TOP <= end <= chart.base for end in [true.y, other.y, *ends])
+@pytest.mark.parametrize("name", GIVEN["charts"])
+def test_a_chart_is_drawn_as_it_was(name: str) -> None:
+    series, more = GIVEN["charts"][name]
+    require_kept("reports", f"chart of {name}", line_chart("l", series, x_label="x", y_label="y", **more))
+
+
+def test_ticks_cards_and_points_of_a_map_are_those_that_were() -> None:
+    require_kept("reports", "ticks", [nice_ticks(*each) for each in GIVEN["ranges"]])
+    _, images = two_stages()
+    features = np.random.default_rng(3).normal(size=(len(images), 5))
+    true = images.sample_ids % 4
+    table, known = grouped(true, 5 + np.arange(len(true)) % 3, [2, 2]).images, np.eye(5) + features[:5] / 10
+    means = {f"known {each}": mean_direction(known[each : each + 2]) for each in range(5)}
+    cards = [card_of(np.arange(first, 12, 3), table, images, features, means, 2) for first in range(2)]
+    require_kept("reports", "cards", [{**each, "thumbnails": len(each["thumbnails"])} for each in cards])
+    require_kept("reports", "chosen", [choose_points(4000, seed)[1480:] for seed in (1, 2)])
 
 
 def test_a_number_of_categories_lies_in_its_range() -> None:
@@ -73,34 +73,15 @@ def test_a_number_of_categories_lies_in_its_range() -> None:
     assert (record["num_categories"], record["count_low"], record["count_high"]) == (9, 9, 11)
 
 
-def test_lines_lie_on_the_drawing() -> None:
-    series = {"a": [(1, 90.0, 20.0), (2, math.nan, None)], "b": []}
-    lines = line_chart("l", series, x_label="x", y_label="y", y_most=100)
-    (point,) = lines.series[0].points
-    assert lines.series[1].points == []
-    assert point.high is not None and point.low is not None
-    assert 0 < point.high < point.y < point.low < lines.base + 1
-    assert lines.y_ticks[-1].label == "100"
-    few = line_chart("f", {"a": [(1, 2.0, 3.0)]}, x_label="x", y_label="y", y_least=0)
-    assert few.y_ticks[0].label == "0"
-    assert few.series[0].points[0].low == few.base
-
-
-@pytest.mark.parametrize(("lines", "points", "shift"), [(2, 12, 3.0), (2, 13, 0.0), (10, 12, 2.0)])
-def test_lines_of_few_points_are_drawn_next_to_each_other(lines: int, points: int, shift: float) -> None:
-    series = {f"{number}": [(x, 1.0) for x in range(points)] for number in range(lines)}
-    first, second, *_ = line_chart("l", series, x_label="x", y_label="y").series
-    assert second.points[0].x - first.points[0].x == pytest.approx(shift)
-
-
 def test_thumbnails_are_small_and_hold_their_picture() -> None:
-    for size, kind, small in (((8, 8), "png", True), ((640, 480), "jpeg", False)):
+    assert picture_uri(b"") == ""
+    for size, kind, small in (((32, 8), "png", True), ((33, 8), "jpeg", False), ((640, 480), "jpeg", False)):
         picture = thumbnail(Image.new("RGB", size, (200, 30, 30)))
         head, data = picture.uri.split(",")
         assert head == f"data:image/{kind};base64"
         assert picture.is_small is small
         opened = Image.open(io.BytesIO(base64.b64decode(data)))
-        assert max(opened.size) <= 96
+        assert max(opened.size) == min(96, size[0])
         assert opened.convert("RGB").getpixel((2, 2))[0] > 150
 
 
@@ -179,21 +160,14 @@ def test_few_or_equal_points_have_places_too(features: np.ndarray) -> None:
     assert layout.any() == (len(np.unique(features, axis=0)) > 1)
 
 
-def test_a_map_of_many_points_shows_some() -> None:
-    rows = choose_points(4000, seed=1)
-    assert len(rows) == 1500
-    assert (np.diff(rows) > 0).all()
-    assert (choose_points(4000, 2) != rows).any()
-    assert choose_points(3, 1).tolist() == [0, 1, 2]
-
-
-def test_groups_of_a_map_lie_in_its_drawing() -> None:
+def test_groups_of_a_map_lie_in_its_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.repeat(10 * np.eye(3), 4, axis=0) + np.random.default_rng(0).normal(size=(12, 3))
-    images = pd.DataFrame({"group": np.repeat(["a", "b", "c"], 4), "category": ["a", None] * 6})
+    images = pd.DataFrame({"group": np.repeat(["b", "a", "c"], 4), "category": ["a", None] * 6})
     series = map_series(features, images, seed=1)
-    assert [(each.name, each.style) for each in series] == [("a", 0), ("b", 1), ("c", 2)]
-    assert [each.text for each in series[1].points] == ["b (is a)", "b"] * 2
+    assert [(each.name, each.style) for each in series] == [("b", 0), ("a", 1), ("c", 2)]
+    assert [each.text for each in series[1].points] == ["a (is a)", "a"] * 2
     places = np.array([[point.x, point.y] for each in series for point in each.points])
     assert places.shape == (12, 2)
-    assert places.min() >= MARGIN - 1e-9
-    assert places.max() <= SIDE - MARGIN + 1e-9
+    assert (places.min(), places.max()) == pytest.approx((12, 588))
+    monkeypatch.setattr(reports.map, "MAX_POINTS", 4)
+    require_kept("reports", "map", map_series(features, images, seed=1))

@@ -25,10 +25,13 @@ from promptccd.reports.paper_tables import (
     table_rows,
 )
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
+from tests.kept import GOLDEN
 from tests.messages import TEXT
+from tests.test_golden_numbers import require_kept
 
 RECIPES = Path(__file__).parents[2] / "hub_configs"
 TABLES = paper_tables()
+PLANS = json.loads((GOLDEN / "reports.json").read_text())["plans"]
 
 
 def plan(out: Path, **options: Any) -> TablePlan:
@@ -111,40 +114,31 @@ def test_layout_of_hand_made_records() -> None:
     assert [line[0] for line in said[3:]] == ["!", "i"]
 
 
-@pytest.mark.moderate
-def test_numbers_of_categories_are_shared_but_by_a_method_that_counts(tmp_path: Path) -> None:
-    entries = plan(tmp_path, places={"cifar100": None}).entries("unknown")
-    cells = [(entry, cell) for entry in entries for cell in entry.cells]
-    given = {
-        (entry.part.published, entry.method): cell.recipe.training.category_count for entry, cell in cells
-    }
-    counts = {part.published: part.counts["cifar100"] for part in TABLES["unknown"]}
-    assert given == {
-        (name, method): counts[name]
-        for name in counts
-        for method in ("promptccd-gcd", "grow-merge", "metagcd", "pa-cgcd", "promptccd")
-        if (name, method) != ("unknown_c_gpc", "promptccd")
-    } | {("unknown_c_gpc", "promptccd-u"): "split_merge"}
-    assert {cell.recipe.model.backbone for _, cell in cells} == {"facebook/dino-vitb16"}
-    assert len({cell.name for _, cell in cells}) == 10
+@pytest.mark.parametrize("name", PLANS)
+def test_cells_of_a_table_are_those_that_were_planned(name: str, tmp_path: Path, monkeypatch) -> None:
+    table, options = PLANS[name]
+    monkeypatch.setitem(TABLES, table, TABLES[table][:2])  # more parts take longer
+    found = []
+    for entry in plan(tmp_path, **options).entries(table):
+        recipes = {cell.name: cell.recipe for cell in entry.cells}
+        used = {
+            key: (it.training.category_count, it.model.backbone, it.data.resolved)
+            for key, it in recipes.items()
+        }
+        found.append([entry.part.title, entry.method, entry.benchmark, entry.notes, used])
+    require_kept("reports", f"plan of {name}", found)
 
 
-@pytest.mark.moderate
-def test_a_trial_is_of_the_small_recipes_that_there_are(tmp_path: Path) -> None:
-    small = {"main": {"cifar100", "caltech101"}, "unknown": {"cifar100"}, "spectrum": {"cifar100"}}
-    for name, wanted in small.items():
-        places = dict.fromkeys(wanted) | ({"cub": None} if name == "unknown" else {})
-        entries = plan(tmp_path, small=True, backbone=TABLES[name][0].backbone, places=places).entries(name)
-        assert {entry.benchmark for entry in entries if entry.cells} == wanted
-        for entry in entries:
-            assert entry.cells or TEXT["left-out-there-is-no-recipe"] in entry.notes[0]
-            for recipe in (cell.recipe for cell in entry.cells):
-                data = recipe.data.resolved
-                assert data.num_classes == 20
-                if name == "unknown" and entry.method == "pa-cgcd":
-                    assert recipe.training.given_counts in ([17, 20, 23], [17, 17, 17])
-                if name == "spectrum":
-                    assert data.class_blocks[0] == round(20 * recipe.data.category_ratio)
+def test_rows_of_a_table_are_means_over_seeds_for_every_value(tmp_path: Path) -> None:
+    options = {"seeds": [1, 2], "settings": {"training.epochs": [3, 4]}, "methods": ["happy"], "small": True}
+    (entry,) = plan(tmp_path, places={"cifar100": None}, **options).entries("main")
+    vars(entry)["finished"] = entry.cells[:3]
+    for number, cell in enumerate(entry.cells[:3]):
+        native = None if number == 2 else (1.0, 2.0, 4.0 + number)
+        score = StageScore(1, 50.0 + number**2, 60.0, 40.0, 5, 9, native=native)
+        cell.path.mkdir()
+        cell.run.write("results.json", ContinualScore("cacc", [score]).to_dict())
+    require_kept("reports", "rows", table_rows([entry], ["training.epochs"]).to_csv())
 
 
 def test_without_recipes_rows_without_figures_are_asked_for(tmp_path: Path) -> None:
@@ -165,16 +159,6 @@ def test_what_keeps_a_run_from_the_paper_is_said(tmp_path: Path) -> None:
     small, absent = plan(tmp_path, methods=["happy"], places=places, small=True).entries("main")
     notes = [TEXT["not-comparable-the-backbone-is-not"], TEXT["not-comparable-the-data-or-its"]]
     assert list(small.notes) == notes
-    small.cells[0].path.mkdir()
-    vars(small)["finished"] = small.cells[:1]
-    for native, wanted in (
-        ((1.0, 2.0, 3.0), [("happy", 1.0), ("happy, k-means", 50.0)]),
-        (None, [("happy", 50.0)]),
-    ):
-        score = ContinualScore("cacc", [StageScore(1, 50.0, 60.0, 40.0, 5, 9, native=native)])
-        small.cells[0].run.write("results.json", score.to_dict())
-        rows = table_rows([small])
-        assert [*zip(rows["method"], rows["all"], strict=True)] == wanted
     assert list(absent.notes) == [TEXT["imagenet100-is-left-out-there-is"]]
     (absent,) = plan(tmp_path, methods=["happy"], places={"cifar100": "/nowhere"}, look=True).entries("main")
     assert absent.notes[0].startswith("cifar100 is left out: Nothing is at '/nowhere'")

@@ -13,15 +13,17 @@ from datasets import ClassLabel
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation.tables import ABSENT, over_runs, text_grid
 from promptccd.reports import write_report, write_run_comparison
-from promptccd.reports.charts import NUM_STYLES
-from promptccd.reports.report import history_charts
+from promptccd.reports.report import _run_facts, history_charts
 from promptccd.reports.run_groups import baseline_rows, require_seeds_alone, row_names
 from promptccd.reports.tables import ReportedRun, report_tables
 from promptccd.runs import RunDirectory, RunEvaluation, train_run
+from promptccd.training.progress import EpochRecord
 from promptccd.training.recipe import Recipe
 from tests.browsing import Visit
 from tests.conftest import coloured_images, quick_recipe
+from tests.kept import GOLDEN
 from tests.messages import TEXT
+from tests.test_golden_numbers import require_kept
 
 NAMES = [
     "<img src=x onerror=alert(1)>",
@@ -134,17 +136,20 @@ def test_costs_are_means_over_runs(run: Path) -> None:
 
 def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(run: Path) -> None:
     found = ReportedRun(RunEvaluation(str(run)))
-    few = history_charts(found)
-    every = 1 + len(found.score.stages)
-    assert [len(each.series) for each in few] == [every, every, 1, every]
-    week = [record for record in found.history if record.stage == 1]
-    year = [replace(record, stage=stage) for stage in range(53) for record in week]
-    for chart in history_charts(changed(found, history=year)):
-        names = [each.name for each in chart.series]
-        assert len(names) == NUM_STYLES
-        assert (names[0], names[-1]) == ("stage 0", "stage 52")
-        assert f"{NUM_STYLES} of 53 stages" in chart.label
-        assert chart.y_label.endswith(f", {NUM_STYLES} of 53 stages")
+    losses = {"loss": 2.0, "prompt": 0.5}, {"loss": 1.0, "other_part": 0.25}
+    rows = [EpochRecord(at, it, 3, losses[it], 0.1 / (it + 1), 1) for at in range(53) for it in (0, 1)]
+    charts = [history_charts(changed(found, history=rows[:count])) for count in (0, 6, 106)]
+    require_kept("reports", "history", charts)
+
+
+def test_facts_name_counts_backbones_and_seeds_of_all_runs(run: Path) -> None:
+    found, facts = ReportedRun(RunEvaluation(str(run))), []
+    manifest = {**found.manifest, "split_fingerprint": 16 * "s", "versions": {"promptccd": 1, "torch": 2}}
+    for own in json.loads((GOLDEN / "reports.json").read_text())["facts"]:
+        parts = {name: replace(getattr(found.recipe, name), **values) for name, values in own.items()}
+        other = changed(found, recipe=replace(found.recipe, **parts), manifest=manifest)
+        facts.append({**_run_facts([other, changed(found, manifest=manifest)]), "data": ""})
+    require_kept("reports", "facts", facts)
 
 
 # Which runs share a row of a table, and which of them give the baselines

@@ -46,11 +46,7 @@ def unmade_run(recipe: Recipe, images: list[dict], results: ContinualScore) -> A
         recipe=recipe,
         results_up_to=lambda stage: results,
         stage=run.stage,
-        manifest={
-            "versions": {"promptccd": "0.1.0", "torch": "2.13.0"},
-            "python": "3.12",
-            "machine": "x86_64",
-        },
+        manifest={"versions": {"promptccd": "0.1.0"}, "python": "3.12", "machine": "x86_64"},
         read=lambda name: {"stages": images},
     )
 

@@ -23,14 +23,15 @@ from tests.conftest import coloured_images, quick_recipe
 from tests.discovery.stored import rows_in
 from tests.messages import TEXT
 
-Backbone = Callable[[Callable[[Dinov2Model], Any]], Path]
+Change = Callable[[Dinov2Model], Any]
+Backbone = Callable[[Change], Path]
 
 
 @pytest.fixture
 def backbone(backbone_folder: Path, tmp_path: Path) -> Backbone:
     """Saves a backbone whose weights were changed."""
 
-    def changed(change: Callable[[Dinov2Model], Any]) -> Path:
+    def changed(change: Change) -> Path:
         model = Dinov2Model.from_pretrained(backbone_folder)
         with torch.no_grad():
             change(model)
@@ -80,7 +81,7 @@ def require_numbers(folder: Path) -> int:
 @pytest.mark.fault(30)
 @pytest.mark.parametrize("change", [zero, equal, flat])
 def test_features_that_are_zero_equal_or_flat_leave_numbers(
-    change: Callable[[Dinov2Model], Any], backbone: Backbone, image_folder: Path, tmp_path: Path
+    change: Change, backbone: Backbone, image_folder: Path, tmp_path: Path
 ) -> None:
     train_run(Recipe.from_dict(quick_recipe(image_folder, backbone(change), tmp_path / "run")))
     assert require_numbers(tmp_path / "run") >= 4
@@ -89,7 +90,7 @@ def test_features_that_are_zero_equal_or_flat_leave_numbers(
 @pytest.mark.fault(30)
 @pytest.mark.parametrize("change", [zero, equal])
 def test_groups_of_features_that_say_nothing_are_numbers(
-    change: Callable[[Dinov2Model], Any], backbone: Backbone, image_folder: Path, tmp_path: Path
+    change: Change, backbone: Backbone, image_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "album").mkdir()
     for number, row in enumerate(load_from_disk(str(image_folder)).select(range(12))):
@@ -106,12 +107,7 @@ def test_groups_of_features_that_say_nothing_are_numbers(
     [(overflowing, 0.05, TEXT["i-diverged-not-a-number-not"]), (bool, 1e30, "Lower --learning_rate")],
 )
 def test_features_that_overflow_and_losses_that_are_no_number_stop_a_run_before_anything_is_saved(
-    change: Callable[[Dinov2Model], Any],
-    rate: float,
-    said: str,
-    backbone: Backbone,
-    image_folder: Path,
-    tmp_path: Path,
+    change: Change, rate: float, said: str, backbone: Backbone, image_folder: Path, tmp_path: Path
 ) -> None:
     values = quick_recipe(image_folder, backbone(change), tmp_path / "run")
     values["training"]["learning_rate"] = rate
@@ -137,21 +133,9 @@ Shape = tuple[list[int], list[list[float]]]
         (2, ([3, 1, 1], [[0.5, 0.5, 1.0], [0.5, 1.0], [1.0]]), [(False, True), (True, True)]),
         (8, ([1, 3, 1], [[0.5, 0.5, 1.0], [0.5, 1.0], [1.0]]), [(True, True), (True, True)]),
     ],
-    ids=[
-        "all known, then all",
-        "all new",
-        "two stages",
-        "one image a category, fewer than a batch",
-        "one known",
-    ],
 )
 def test_a_stage_may_lack_old_or_new_images(
-    recipe_values: dict,
-    tmp_path: Path,
-    per_category: int,
-    shape: Shape,
-    old_and_new: list[tuple[bool, bool]],
-    caplog: pytest.LogCaptureFixture,
+    recipe_values: dict, tmp_path: Path, caplog, per_category: int, shape: Shape, old_and_new: list
 ) -> None:
     caplog.set_level("INFO", "promptccd")
     coloured_images(5, per_category).save_to_disk(str(tmp_path / "images"))

@@ -215,9 +215,7 @@ def test_discovery_says_what_a_published_view_leaves_out(tmp_path: Path, caplog)
     assert torch.equal(model.eval()(pixels).features, model(rim).features)
 
 
-def test_an_accelerator_that_shards_models_is_refused(
-    recipe_values: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_accelerator_that_shards_models_is_refused(recipe_values: dict, monkeypatch) -> None:
     accelerator = accelerator_for(TrainingArguments(), torch.device("cpu"))
     # Accelerate itself knows of none on CPUs.
     monkeypatch.setitem(AcceleratorState._shared_state, "distributed_type", DistributedType.FSDP)

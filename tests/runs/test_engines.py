@@ -22,7 +22,7 @@ from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.locks import FolderLock
 from promptccd.reports import RayEngine, SlurmEngine, SweepCell, run_sweep, sweep
-from promptccd.reports.engines import VISIBLE, Job, PoolOfDevices, visible_devices
+from promptccd.reports.engines import VISIBLE, Job, PoolOfDevices, _call_alone, visible_devices
 from promptccd.reports.sweep import CellWork, work_into_log
 from promptccd.training.recipe import Recipe
 from tests.conftest import write_recipe
@@ -275,7 +275,7 @@ def fails(error: Exception, *_: object) -> None:
 
 def says(recipe: Recipe) -> None:
     """CellWork that tells where it is."""
-    print(f"{recipe.training.seed} in {Path.cwd()}", flush=True)
+    print(f"{recipe.training.seed} in {Path.cwd()} on {os.environ[VISIBLE]}", flush=True)
     logging.getLogger("promptccd").info("noted")
 
 
@@ -284,7 +284,7 @@ def in_a_process(recipe: Recipe, work: CellWork, log: Path, folder: Path) -> int
 
     def begin() -> None:
         sys.stdout, sys.stderr = (open(number, "w", 1, closefd=False) for number in (1, 2))  # noqa: SIM115
-        sys.exit(work_into_log(recipe.to_dict(), work, str(log), str(folder)))
+        _call_alone(work_into_log, (recipe.to_dict(), work, str(log), str(folder)), "GPU-5")
 
     return in_a_fork(begin)
 
@@ -292,7 +292,7 @@ def in_a_process(recipe: Recipe, work: CellWork, log: Path, folder: Path) -> int
 @pytest.mark.parametrize(
     ("work", "code", "said"),
     [
-        (says, 0, ["1 in {folder}\nnoted\n"]),
+        (says, 0, ["1 in {folder} on GPU-5\nnoted\n"]),
         (partial(fails, DataError("nothing to read")), 2, ["DataError: nothing to read\n"]),
         (
             partial(fails, KeyError("nowhere")),

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images, save_by_kind
 from tests.data import test_readable as same
 from tests.messages import TEXT
+from tests.runs.test_resume import AfterOneStage
 
 GROUPING = [name for name in PROTOCOLS if name not in ("part-routing", "native")]
 BLOCKS = [2, 1, 1, 1]
@@ -98,9 +100,7 @@ def oracle(evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch, *, forget
 
 
 @pytest.mark.parametrize("name", GROUPING)
-def test_oracle_features_score_100(
-    name: str, evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oracle_features_score_100(name: str, evaluation: RunEvaluation, monkeypatch) -> None:
     oracle(evaluation, monkeypatch)
     score = evaluation.evaluate(name, **options_of(name))
     assert score.average == {"all": 100.0, "old": 100.0, "new": 100.0}
@@ -237,12 +237,16 @@ def test_copies_of_training_images_are_counted_and_one_is_named(own, caplog):
         check()
 
 
-def test_pictures_of_two_labels_are_left_out_as_the_training_did(trained_run: Path, monkeypatch) -> None:
+def test_pictures_of_two_labels_are_left_out_as_the_training_did(trained_run, recipe_values, monkeypatch):
     (one,), (other,) = same.samples(0, 0, 1), same.samples(0, 1, 1)
     monkeypatch.setattr(RunDirectory, "require_split", lambda run, stages: None)
     stream = same.stages_of(same.with_copies({other: one}), blocks=(2, 1))
     report = RunEvaluation(str(trained_run), stages=stream).images[0].report
     assert report.conflicting.keys() == {f"row {one}", f"row {other}"}
+    for benchmark, refusal in ((None, pytest.raises(DataError)), ("cifar100", nullcontext())):
+        recipe_values["data"] = {"benchmark": benchmark, "dataset": "in-memory"}
+        with refusal:
+            train_run(Recipe.from_dict(recipe_values), stages=stream, callbacks=[AfterOneStage()])
 
 
 @pytest.mark.parametrize(("megapixels", "left_out"), [(1, ["train/kind 0/large.png"]), (2, [])])

@@ -119,15 +119,10 @@ def small_recipe(name: str, pictures: Path, backbone: Path, folder: Path) -> Rec
         "views": {"image_size": 32, "resize_size": 36},
         "model": {"backbone": str(backbone), **TINY_HEAD},
         "training": {
-            "output_dir": str(folder),
-            "epochs": 1,
-            "batch_size": 42,
-            "kmeans_restarts": 1,
-            "replay_samples": 10,
-            "prompt_warmup_epochs": 0,
-            "num_workers": 0,
+            "output_dir": str(folder), "epochs": 1, "batch_size": 42, "kmeans_restarts": 1, "replay_samples": 10,
+            "prompt_warmup_epochs": 0, "num_workers": 0,
         },
-    }
+    }  # fmt: skip
     return Recipe.from_yaml(path, small)
 
 
@@ -168,5 +163,4 @@ def test_a_recipe_trains(name: str, pictures: Path, backbone_folder: Path, tmp_p
     assert [row.stage for row in score.stages] == [1]
     assert all(0 <= row.all <= 100 for row in score.stages)
     model = load_model(tmp_path / "run" / "stage1")
-    assert model.config.stage == 1
-    assert model.prototypes.isfinite().all()
+    assert model.config.stage == 1 and model.prototypes.isfinite().all()

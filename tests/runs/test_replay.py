@@ -97,9 +97,7 @@ def shown_at(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> list[dict[int, 
 
 
 @pytest.mark.moderate
-def test_a_merge_between_stages_reaches_the_labels(
-    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_between_stages_reaches_the_labels(run: RunDirectory, tmp_path: Path, monkeypatch) -> None:
     """What was chosen stays chosen."""
     recipe = begun_again(run.path, tmp_path / "again", 3)
     kept, place = exemplars_of(run, 2), str(tmp_path / "again" / "stage2")

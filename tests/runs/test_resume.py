@@ -27,7 +27,7 @@ from promptccd.errors import PromptCCDError, RunError, SplitMismatchError
 from promptccd.locks import FolderLock
 from promptccd.reports import plan_cells, run_sweep
 from promptccd.reports.sweep import ProtocolScoring
-from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
+from promptccd.runs import RunDirectory, RunEvaluation, continued, load_model, train_run
 from promptccd.runs.stage import LEARNT
 from promptccd.runs.start import evaluation_view, record_of, require_recipe, stage_stream
 from promptccd.training.progress import CategoryDiscoveryCallback, TrainingControl
@@ -175,19 +175,21 @@ class AfterOneStage(CategoryDiscoveryCallback):
         control.should_training_stop = True
 
 
-@pytest.mark.slow
-def test_a_run_goes_on_in_the_precision_that_it_began_in(quick_values: Values, tmp_path: Path) -> None:
-    train_run(changed(quick_values, "training", mixed_precision="bf16"), callbacks=[AfterOneStage()])
+def test_a_run_goes_on_in_the_precision_that_it_began_in(
+    quick_values: Values, trained_run: Path, tmp_path: Path
+) -> None:
     run, auto = RunDirectory(tmp_path / "run"), changed(quick_values, "training", mixed_precision="auto")
+    shutil.copytree(trained_run, run.path)
+    manifest = run.manifest
+    assert manifest["recipe"]["training"]["mixed_precision"] == "no"  # float32 is what it is on this machine
+    manifest["recipe"]["training"]["mixed_precision"] = "bf16"
+    run.write("manifest.json", manifest)
     require_recipe(run, auto)
-    assert len(train_run(auto).stages) == 3  # float32 is what it would be on this machine
+    train_run(auto)
     assert run.recipe.training.mixed_precision == "bf16"
     AcceleratorState._reset_state(reset_partial_state=True)  # one process has one precision
     with pytest.raises(RunError, match=TEXT["mixed-precision-was-bf16-is-no"]):
         train_run(changed(quick_values, "training", mixed_precision="no"))
-    anew = changed(quick_values, "training", mixed_precision="auto", output_dir=str(tmp_path / "anew"))
-    train_run(anew, callbacks=[AfterOneStage()])
-    assert RunDirectory(tmp_path / "anew").recipe.training.mixed_precision == "no"
 
 
 @pytest.mark.slow
@@ -261,17 +263,16 @@ def test_a_full_disk_ends_a_run_in_one_line(
     assert stage_hashes(run) == before
 
 
-@pytest.mark.slow
 def test_states_of_finished_stages_are_not_left_behind(
-    recipe_values: Values, reference_run: Path, tmp_path: Path
+    quick_values: Values, trained_run: Path, tmp_path: Path
 ) -> None:
     """As after a kill between the last stage and the end, and between two stages."""
-    resume = Path(shutil.copytree(reference_run, tmp_path / "run")) / "resume"
+    resume = Path(shutil.copytree(trained_run, tmp_path / "run")) / "resume"
     assert not resume.exists()
     resume.mkdir()
     for file in (resume / "stage3.safetensors", temporary(resume / "stage3.safetensors")):
         file.write_bytes(b"of a stage that is finished")
-    train_run(Recipe.from_dict(recipe_values))
+    train_run(Recipe.from_dict(quick_values))
     assert not resume.exists()
     resume.mkdir()
     for name in ("stage1.safetensors", "stage3.safetensors"):
@@ -300,6 +301,7 @@ def test_the_steps_of_a_stage_are_not_lost_where_what_follows_them_fails(
     with pytest.raises(KeyboardInterrupt):
         train_run(recipe)
     assert [each.name for each in folder.glob("stage*")] == ["stage0"], "without another step"
+    assert RunDirectory(folder).manifest["seconds"]["stage0"] > loaded[1] - 0.05  # those before count
 
 
 @pytest.mark.slow
@@ -332,19 +334,32 @@ def test_runs_share_what_is_kept_and_end_in_the_same_bytes(
 # The folder of a run: it moves with its data, and nothing that was laid there is followed
 
 
-def test_folders_of_a_recipe_move_with_their_run(tmp_path: Path) -> None:
+def test_folders_of_a_recipe_move_with_their_run_and_new_ones_are_added(tmp_path, trained_run) -> None:
     """They are recorded relative to the run, and read back as they are stored, without a way through the run."""
-    there = tmp_path / "here" / "labelled", tmp_path / "here" / "week 1"
-    for folder in there:
-        folder.mkdir(parents=True)
-    recipe = Recipe.from_dict({"data": {"dataset": str(there[0]), "unlabelled": [str(there[1])]}})
+    here, moved = tmp_path / "here", tmp_path / "moved"
+    for name in ("labelled", "week 1", "labels"):
+        (here / name).mkdir(parents=True)
+    places = {"unlabelled": [str(here / "week 1")], "labels": [str(here / "labels")]}
+    recipe = Recipe.from_dict({"data": {"dataset": str(here / "labelled"), "class_blocks": [2, 0], **places}})
     run = RunDirectory(tmp_path / "here" / "runs" / "one")
     run.path.mkdir(parents=True)
     records = {"format": 1, "split_fingerprint": "", "data_fingerprint": "", "versions": {}}
     run.write("manifest.json", {**records, "recipe": record_of(recipe, run.path)})
-    moved = (tmp_path / "here").rename(tmp_path / "moved")
-    data = RunDirectory(moved / "runs" / "one").recipe.data
-    assert (data.dataset, data.unlabelled) == (str(moved / "labelled"), [str(moved / "week 1")])
+    here.rename(moved)
+    run, week, labels = RunDirectory(moved / "runs" / "one"), str(moved / "week 1"), str(moved / "labels")
+    data = run.recipe.data
+    assert (data.dataset, data.unlabelled, data.labels) == (str(moved / "labelled"), [week], [labels])
+    for more, streams, tables in (
+        ({}, [week], [labels]),
+        ({"unlabelled": [f"{moved}/./week 1", "next"], "class_blocks": [2, 0, 0]}, [week, "next"], [labels]),
+        ({"labels": ["table.csv"]}, [week], [labels, "table.csv"]),
+    ):
+        wanted = run.recipe.to_dict()
+        wanted["data"] |= {"class_blocks": None, **more, "unlabelled": streams, "labels": tables}
+        wanted["training"] |= {"output_dir": str(run.path), "epochs": 7}
+        assert continued(run, {"data": more, "training": {"epochs": 7}}).to_dict() == wanted
+    hidden = RunDirectory(trained_run)
+    assert continued(hidden, {}).data == hidden.recipe.data
 
 
 def test_a_damaged_table_of_scores_is_refused_before_anything_trains(

@@ -14,22 +14,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
+import yaml
 
 from promptccd import reports
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings
 from promptccd.errors import InterruptedRunError, RunError
 from promptccd.locks import FolderLock
-from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep, states_of
+from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep, states_of, sweep
 from promptccd.reports.engines import Engine, Job
-from promptccd.reports.sweep import CellWork, ProtocolScoring, SweepResult, score_baselines
-from promptccd.runs import RunDirectory, train_run
+from promptccd.reports.sweep import CellWork, ProtocolScoring, SweepResult, cell_commands, score_baselines
+from promptccd.runs import train_run
 from promptccd.runs.folder import RESUME
 from promptccd.runs.start import stage_stream
 from promptccd.training.recipe import Recipe
-from tests.conftest import coloured_images, quick_recipe, save_by_kind, write_recipe
+from tests.conftest import TINY_BACKBONE, coloured_images, quick_recipe, save_by_kind, write_recipe
 from tests.messages import TEXT
 from tests.processes import ended, eventually, processes_of
 from tests.runs.test_resume import stage_hashes
@@ -117,8 +119,11 @@ def test_a_cell_that_fails_or_is_at_work_elsewhere_is_left_out(begun: list[Sweep
         run_sweep(begun, begun[0].path)
 
 
-def test_a_cell_is_finished_when_it_is_whole_of_its_data_and_cleaned_up(begun: list[SweepCell]) -> None:
-    cell, score = begun[0], begun[0].run.results.to_dict()
+def test_a_cell_is_finished_when_it_is_whole_of_its_data_and_cleaned_up(begun: list, monkeypatch) -> None:
+    recipe, score, out = begun[0].recipe, begun[0].run.results, begun[0].path.parent
+    cell = replace(
+        begun[0], recipe=replace(recipe, training=replace(recipe.training, num_workers=3, image_cache="off"))
+    )
     assert cell.finished() and not begun[1].finished()
     assert cell.is_done({cell.name: "finished"}) and not cell.is_done({cell.name: "begun"})
     elsewhere = replace(cell.recipe, data=replace(cell.recipe.data, dataset="elsewhere"))
@@ -126,11 +131,26 @@ def test_a_cell_is_finished_when_it_is_whole_of_its_data_and_cleaned_up(begun: l
     longer = replace(cell.recipe, training=replace(cell.recipe.training, epochs=9))
     with pytest.raises(RunError, match=TEXT["quick-seed1-was-made-with-other"]):
         states_of([replace(cell, recipe=longer)])
-    cell.run.write("baselines.json", {"raw pixels": score})
-    cell.run.write("score-native.json", score)
+    made = Mock(run=cell.run, recipe=cell.recipe, **{"to_dict.return_value": score.to_dict()})
+    for each in ("evaluate", "frozen_backbone", "raw_pixels"):
+        getattr(made, each).return_value = score
+    monkeypatch.setattr(sweep, "RunEvaluation", Mock(return_value=made))  # seconds of k-means
     scorings, engine = [ProtocolScoring("cacc"), ProtocolScoring("native")], Pretended()
-    result = run_sweep([cell], cell.path.parent, baselines=True, scorings=scorings, engine=engine)
-    assert engine.given == [] and list(result.groups) == ["quick", "raw pixels"]
+    for _ in range(2):  # what is scored is not scored again
+        result = run_sweep([cell], out, baselines=True, scorings=scorings, engine=engine)
+    names = ("baselines of quick-seed1", "native of quick-seed1")
+    assert engine.given == [*zip((score_baselines, scorings[1]), names, strict=True)]
+    assert result.groups == {name: [score] for name in ("quick", "frozen backbone", "raw pixels")}
+    given = call(str(cell.path), cell.recipe.data.dataset, 3, image_cache="off")
+    assert sweep.RunEvaluation.call_args_list == [given] * 2
+    made.evaluate.assert_called_once_with("native")
+    monkeypatch.setenv("PATH", str(out))
+    recipe = out / ".cells" / "quick-seed2.yaml"
+    line = [sys.executable, "-m", "promptccd", "train", "--plugin", "own file.py", "--config", str(recipe)]
+    assert cell_commands(begun, out, ["own file.py"]) == [shlex.join(line)]
+    (out / "promptccd").touch(0o755)
+    assert cell_commands(begun, out) == [shlex.join(["promptccd", "train", "--config", str(recipe)])]
+    assert [*yaml.safe_load(recipe.read_text())] == [*cell.recipe.to_dict()]
     assert scorings[1].stored(cell) == scorings[0].stored(cell) == cell.run.results.as_published
     assert scorings[0].stored(cell, other=True) == cell.run.results.native
     assert ProtocolScoring("inductive").stored(cell) is None
@@ -143,27 +163,16 @@ def test_a_cell_is_finished_when_it_is_whole_of_its_data_and_cleaned_up(begun: l
 
 
 @pytest.mark.moderate
-def test_what_is_trained_already_is_only_scored_and_that_once(begun: list[SweepCell], caplog) -> None:
-    caplog.set_level("INFO")
-    out, engine = begun[0].path.parent, Pretended()
-    result = run_sweep(begun[:1], out, baselines=True, train=pytest.fail, engine=engine)
-    assert engine.given == [(score_baselines, "baselines of quick-seed1")]
-    assert TEXT["1-of-1-cells-are-finished"] in caplog.text
-    run = RunDirectory(begun[0].path)
-    assert result.scores == {"quick-seed1": run.results}
-    assert (result.failures, result.unfinished) == ({}, {})
-    written = run.read("baselines.json") or {}
-    assert {row: [score.to_dict() for score in scores] for row, scores in result.baselines.items()} == {
-        name: [table] for name, table in written.items()
-    }
+def test_what_is_trained_already_is_only_scored(begun: list[SweepCell]) -> None:
+    result = run_sweep(begun[:1], begun[0].path.parent, baselines=True, train=pytest.fail, engine=Pretended())
+    written = begun[0].run.read("baselines.json") or {}
     assert [name.partition(" ")[0] for name in written] == ["frozen", "raw"]
-    assert list(result.groups) == ["quick", *written]
-    caplog.clear()
+    assert {name: [each.to_dict() for each in scores] for name, scores in result.groups.items()} == {
+        name: [table] for name, table in {"quick": begun[0].run.results.to_dict(), **written}.items()
+    }
     collected = collect_sweep(begun, baselines=True)
     assert collected.groups == result.groups
     assert (collected.failures, collected.unfinished) == ({}, {"quick-seed2": "new"})
-    assert run_sweep(begun[:1], out, baselines=True, train=pytest.fail, engine=engine).groups == result.groups
-    assert len(engine.given) == 1
 
 
 @pytest.mark.slow
@@ -326,17 +335,25 @@ def test_methods_are_compared_on_a_persons_own_images(album: Path, tmp_path: Pat
     names = [cell["cell"] for cell in json.loads(capsys.readouterr().out)]
     assert names == [f"promptccd-{each}-album-seed{seed}" for each in ("pp", "gcd") for seed in (1, 2)]
     small = {"model": {"backbone": "photographs"}}
-    for blocks, wanted in (({}, None), ({"class_blocks": [2, 3]}, [2, 3])):
-        (cell,) = plan_cells([OwnImages(str(album), "gcd")], [1], {}, tmp_path, {"data": blocks, **small})
-        assert cell.recipe.data.class_blocks == wanted
-        assert cell.recipe.data.category_ratio == (None if wanted else 0.5)
-        assert len(stage_stream(cell.recipe.data, 1).categories) == 5
-        assert (cell.recipe.views.image_size, cell.recipe.views.resize_size) == (64, 72)
-    overridden = {"views": {"image_size": 56}, **small}
-    (cell,) = plan_cells([OwnImages(str(album), "gcd")], [1], {}, tmp_path, overridden)
-    assert (cell.recipe.views.image_size, cell.recipe.views.resize_size) == (56, 72)
+    for views, wanted in (({}, (64, 72)), ({"image_size": 56}, (56, 72))):
+        overridden = {"views": views, **small}
+        (cell,) = plan_cells([OwnImages(str(album), "gcd")], [1], {}, tmp_path, overridden)
+        assert (cell.recipe.views.image_size, cell.recipe.views.resize_size) == wanted
     (cell,) = plan_cells(["promptccd-cub"], [1], {}, tmp_path, small)
     assert cell.recipe.views.image_size == 64
+
+
+def test_half_of_the_categories_of_a_persons_images_are_new(album: Path, tmp_path: Path) -> None:
+    own, tiny = OwnImages(str(album), "gcd"), {"backbone": None, "backbone_config": TINY_BACKBONE}
+    for given, (blocks, *wanted) in (
+        ({}, [None, 0.5, 0.8, 5]),
+        ({"class_blocks": [2, 3]}, [[2, 3], *[None] * 3]),
+    ):
+        data = own.recipe({"model": tiny, "data": given, "views": {"image_size": 16, "resize_size": 18}}).data
+        assert data.class_blocks == blocks
+        assert [data.category_ratio, data.sample_ratio, data.num_classes] == wanted
+        assert len(stage_stream(data, 1).categories) == 5
+    assert OwnImages(str(tmp_path / "nowhere"))._num_categories(own.recipe({"model": tiny})) is None
 
 
 @pytest.mark.slow

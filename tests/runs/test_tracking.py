@@ -40,9 +40,7 @@ def test_the_last_line_of_an_epoch_counts_and_rubbish_does_not(tmp_path: Path) -
     assert [line for line in lines if not line] == [""]  # after the last; none between
 
 
-def test_a_history_that_cannot_be_written_says_that_the_stages_are_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_history_that_cannot_be_written_says_that_the_stages_are_whole(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(progress, "open_to_change", lambda path, flags: os.open("/dev/full", os.O_RDWR))
     with pytest.raises(DiskError, match=TEXT["could-not-write-history-jsonl-no"]):
         add_epoch(tmp_path, RECORD)
@@ -126,11 +124,7 @@ def untracked(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
 def test_a_tracker_sees_all_of_a_run_and_changes_nothing(
-    tracker: str,
-    untracked: dict[str, bytes],
-    tiny_backbone: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tracker: str, untracked: dict, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(tracker)
     monkeypatch.setenv("WANDB_MODE", "offline")

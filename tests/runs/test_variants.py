@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoModel
 
@@ -22,9 +21,11 @@ from promptccd.runs.predict import Explanation
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer
+from tests.conftest import coloured_images
 from tests.models.finished import write_stage
 from tests.processes import in_a_fork
 from tests.runs.test_resume import changed, stage_hashes
+from tests.test_golden_numbers import PLACED, require_kept
 
 Values = dict[str, dict]
 # So narrow a head gives tiny vectors before they are normalised, and any larger step makes them one.
@@ -37,16 +38,7 @@ VARIANTS: dict[str, Values] = {
     "frozen blocks in bfloat16": {"training": {"frozen_precision": "bf16"}},
     "dualprompt": {"model": {"variant": "promptccd-b", "pool": "dualprompt"}},
     "mixture": {"model": {"prompts_at_test": True, "prompts_per_image": 2}},
-    "moved prompts": {
-        "model": {
-            "prompts_at_test": True,
-            "prompts_per_image": 1,
-            "prompt_place": "last",
-            "prompt_copies": 3,
-            "prompt_scale": "tokens",
-            "prompt_centred": True,
-        }
-    },
+    "moved prompts": {"model": {**PLACED, "prompts_at_test": True, "prompts_per_image": 1}},
     "one variance": {"model": {"covariance_type": "spherical", "random_prompts": True}},
     "split and merge": {"training": {"category_count": "split_merge"}},
     "parts, auto": {"model": {"variant": "promptccd-pp", "num_parts": "auto", "random_prompts": True}},
@@ -172,11 +164,9 @@ def test_an_explanation_in_words_numbers_and_colours(tmp_path: Path) -> None:
     assert set(np.load(tmp_path / "arrays.npz")) == {"attention", "parts", "prompts", "scores"}
 
 
-def test_an_explanation_by_parts_has_a_part_and_prompts_of_it_for_every_patch(tmp_path: Path) -> None:
-    stage = write_stage("promptccd-pp", tmp_path / "stage")
-    model = load_model(stage)
-    found = explain_image(model, load_view(stage), Image.new("RGB", (20, 20), "red"))
-    assert found.parts.shape == (2, 2) and sum(found.to_dict()["patches_per_part"].values()) == 4
-    assert found.prompts.shape == found.scores.shape == (2, 2, model.config.prompts_per_patch)
-    assert (found.prompts // model.config.pool_size == found.parts[..., None]).all()
-    assert found.overlay().size == (336 * 3, 336)
+@pytest.mark.parametrize("method", ["promptccd", "promptccd-b", "promptccd-gcd", "promptccd-pp"])
+def test_an_explanation_is_what_it_was(method: str, tmp_path: Path) -> None:
+    """Of parts there is one for every patch, with prompts of it."""
+    stage = write_stage(method, tmp_path / "stage")
+    found = explain_image(load_model(stage), load_view(stage), coloured_images(1, 1, 20)[0]["image"])
+    require_kept("explained", method, vars(found))

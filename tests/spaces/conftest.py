@@ -129,8 +129,8 @@ def picture(seed: int, size: int = 16) -> bytes:
     return stream.getvalue()
 
 
-def pictures(first: int = 0) -> list[tuple[str, bytes]]:
-    return [(f"{number}.png", picture(number)) for number in range(first, first + 9)]
+def pictures(seed: int = 0) -> list[tuple[str, bytes]]:
+    return [(f"{number}.png", picture(seed + number)) for number in range(9)]
 
 
 @dataclass

@@ -95,8 +95,8 @@ def test_other_ways_of_naming_the_page(server: Server) -> None:
         assert answer.startswith(f"HTTP/1.1 {status} ".encode()), (request, answer[:100])
         assert b"evil.example" not in answer
         assert b"access-control" not in answer.lower()
-    other = httpx.get(f"{server.url}gradio_api/file=x", trust_env=False)  # a route of Gradio
-    assert (other.status_code, other.text) == (404, TEXT["there-is-no-such-page-here"])
+    others = [httpx.get(f"{server.url}{each}", trust_env=False) for each in ("gradio_api/file=x", "docs")]
+    assert {(each.status_code, each.text) for each in others} == {(404, TEXT["there-is-no-such-page-here"])}
 
 
 def test_cookies_are_those_of_a_page_of_ones_own_and_of_a_frame_of_the_hub(

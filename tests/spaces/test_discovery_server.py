@@ -75,7 +75,7 @@ def test_a_visit_from_the_example_to_the_export(server: Server, visitor: Visitor
     assert (found["title"], found["photos"], found["stage"]) == ("Your photographs", 9, 0)
     assert edit(visitor, do="rename", category=found["groups"][0]["id"], name="heron").status_code == 200
 
-    visitor.give(pictures(first=20))  # the next stage; what was corrected stays
+    visitor.give(pictures(20))  # the next stage, of the same names; what was corrected stays
     found = state(visitor)
     assert (found["photos"], found["stage"]) == (18, 1)
     assert "heron" in {each["name"] for each in found["groups"]}
@@ -86,8 +86,14 @@ def test_a_visit_from_the_example_to_the_export(server: Server, visitor: Visitor
 
     rows = list(csv.DictReader(io.StringIO(visitor.get(f"{visitor.base}api/groups.csv").text)))
     assert len(rows) == 18 and "heron" in {row["name"] for row in rows}
-    with zipfile.ZipFile(io.BytesIO(visitor.get(f"{visitor.base}take/images.zip").content)) as archive:
-        assert sum(name.endswith(".png") for name in archive.namelist()) == 18
+    assert {("0.png", ""), ("9 0.png", ""), ("17 8.png", "")} <= {(row["file"], row["path"]) for row in rows}
+    taken = visitor.get(f"{visitor.base}take/images.zip")
+    assert taken.headers["content-disposition"] == 'attachment; filename="images.zip"'
+    assert taken.headers["cache-control"] == "no-store"
+    with zipfile.ZipFile(io.BytesIO(taken.content)) as archive:
+        files = [name for name in archive.namelist() if not name.endswith("/")]
+    assert sum(name.endswith(".png") for name in files) == 18 == len(files) - 1  # and metadata.jsonl
+    assert eventually(lambda: not any(path.suffix == ".zip" for path in server.files))
     with zipfile.ZipFile(io.BytesIO(visitor.get(f"{visitor.base}take/model.zip").content)) as archive:
         archive.extractall(tmp_path / "model")
     registry = load_registry(tmp_path / "model")
@@ -101,6 +107,8 @@ def test_uploads_beyond_the_limits(visitor: Visitor) -> None:
     assert (answer.status_code, TEXT["the-limit-is-3145728"] in answer.text) == (413, True)
     answer = visitor.post("/gradio_api/upload", files={"files": ("large.png", bytes(2 * MIB + 1))})
     assert answer.status_code == 413
+    for content, status in ((b"[" * 10_000, 422), (b"x" * MIB, 422), (b"x" * (MIB + 1), 413)):
+        assert visitor.post("/gradio_api/queue/join", content=content).status_code == status
     refused(visitor.give([(f"{n}.png", b"x") for n in range(31)]), "holds 31 files; the limit is 30")
     refused(visitor.give([(f"{n}.png", b"x") for n in range(30)]), "holds no image that can be used")
     refused(visitor.give([("30.png", b"x")]), "holds 31 files; the limit is 30")
@@ -213,8 +221,6 @@ def test_values_out_of_bounds(visitor: Visitor, monkeypatch: pytest.MonkeyPatch)
         taken = list(pool.map(visitor.get, [f"{visitor.base}take/{name}" for name in names]))
     assert [each.status_code for each in taken] == [200, 200, 409, 404]
     visitor.give(pictures())
-    assert visitor.post("/gradio_api/queue/join", content=b"[" * 10_000).status_code == 422
-    assert visitor.post("/gradio_api/queue/join", content=b'{"a": "' + b"x" * MIB + b'"}').status_code == 413
     assert visitor.post("/gradio_api/queue/join", json={"fn_index": 10**6}).status_code in (404, 422)
     refused(visitor.call("group", [[]]), "No image came")
     before = state(visitor)
@@ -334,6 +340,8 @@ def test_what_fails_inside_is_told_without_its_place(
     shown = server.space._foot({"SPACE_ID": "user/space"})
     assert "huggingface.co/user/birds" in shown and ">user/birds</a> (1a1a1a1a)" in shown
     assert "huggingface.co/spaces/user/space/" in shown
+    monkeypatch.setattr(server.space, "place", "photographs")  # comes with the package
+    assert "huggingface.co/" not in server.space._foot({})
 
 
 # Visits by themselves: private, bounded, begun with the example, and gone when they are over

@@ -1,7 +1,6 @@
 """Which images are kept, what they are learnt as, and how batches are made of two sources."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from promptccd.models import CategoryDiscoveryOutput
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
-from promptccd.training.stage_trainer import BatchPlan, training_loader
+from promptccd.training.stage_trainer import training_loader
 from tests.conftest import coloured_images
 
 NOTHING = Exemplars(*4 * [np.zeros(0, dtype=np.int64)])
@@ -46,30 +45,7 @@ def extended(
     return before.extended(F.normalize(features, dim=1), own, own + 100, images, before.class_ids, arguments)
 
 
-# Batches of two sources
-
-
-@pytest.mark.parametrize(("batch_size", "num_exemplars"), [(8, 7), (9, 50), (2, 3)])
-def test_a_batch_is_half_of_the_stream_and_half_of_the_memory(batch_size: int, num_exemplars: int) -> None:
-    """Every image of the stream once, in the order it has without a memory; those of the memory round by round."""
-    batches = BatchPlan(23, batch_size, 1, 2, num_exemplars=num_exemplars).batches(3)
-    own = math.ceil(batch_size / 2)
-    for step, batch in enumerate(batches):
-        stream = batch[batch < 23]
-        assert len(stream) == min(own, 23 - step * own)
-        assert list(batch[: len(stream)]) == list(stream)
-        assert len(batch) - len(stream) == min(batch_size // 2, len(stream))
-    together = np.concatenate(batches)
-    (order,) = BatchPlan(23, 23, 1, 2).batches(3)
-    assert np.array_equal(together[together < 23], order)
-    again = together[together >= 23] - 23
-    laps, places = np.divmod(again, num_exemplars)
-    assert list(laps) == sorted(laps)
-    rounds = [list(places[laps == lap]) for lap in range(laps.max() + 1)]
-    assert all(len(set(each)) == len(each) for each in rounds)
-    if batch_size == 8:  # nothing is passed over where both sources have as many
-        assert [len(each) for each in rounds] == [7, 7, 7, 2]
-        assert rounds[0] != rounds[1]
+# Batches of two sources, of which the golden numbers keep some
 
 
 def test_an_image_of_the_memory_is_cropped_anew_in_every_round_and_the_same_way_again(

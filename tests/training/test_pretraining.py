@@ -60,7 +60,9 @@ def test_weights_are_those_of_the_plain_loop() -> None:
     options = PretrainingOptions(
         epochs=2, batch_size=4, warmup_epochs=1, learning_rate=0.01, weight_decay=0.5
     )
+    before = torch.random.get_rng_state()
     found, again = (pretrain_backbone(images, CONFIG, options, seed=3).state_dict() for _ in range(2))
+    assert torch.equal(torch.random.get_rng_state(), before)
     # Wherever the global state is.
     assert all(torch.equal(value, again[name]) for name, value in found.items())
 

@@ -99,19 +99,24 @@ def test_a_model_answers_in_its_own_precision_after_mixed_precision(
     assert torch.equal(model(pixels).features, type(model).forward(model, pixels).features)
 
 
-def test_who_asks_to_stop_gets_the_state_after_that_step(
-    model: PromptCCDModel, unlabelled: StageImages
+def test_the_state_is_saved_every_minute_and_after_the_step_at_which_one_asks_to_stop(
+    model: PromptCCDModel, unlabelled: StageImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(epoch: int, steps: int) -> None:
-        trainer.stop.asked = (epoch, steps) == (0, 2)
+    clock = [0.0]
+    monkeypatch.setattr(trainer_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def end_step(epoch: int, steps: int) -> None:
+        clock[0] += 20
+        trainer.stop.asked = (epoch, steps) == (1, 2)
 
     saved: list[TrainingState] = []
-    arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(unlabelled) / 3), save_minutes=100)
-    trainer = trainer_of(model, unlabelled, Objective, arguments, saved.append, end_step=stop)
-    with pytest.raises(progress.TrainingStopped, match=TEXT["saved-stage-1-epoch-0-step"]) as error:
+    arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(unlabelled) / 3), save_minutes=1)
+    trainer = trainer_of(model, unlabelled, Objective, arguments, saved.append, end_step=end_step)
+    with pytest.raises(progress.TrainingStopped, match=TEXT["saved-stage-1-epoch-1-step"]) as error:
         trainer.train()
     assert error.value.exit_code == 128
-    assert [(each.epoch, each.step) for each in saved] == [(0, 2)]
+    found = [(each.epoch, each.step, "sum.loss" in each.tensors) for each in saved]
+    assert found == [(1, 0, False), (1, 2, True)]
 
 
 def test_long_work_off_a_terminal_says_how_much_is_left(

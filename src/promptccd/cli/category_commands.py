@@ -63,7 +63,7 @@ class Action(NamedTuple):
         is_count = text.isdecimal() and len(text) <= MOST_DIGITS and int(text) > 0
         if (kind == "COUNT" and not is_count) or (kind.islower() and text not in kind.split("|")):
             wanted = "a whole number from 1 on" if kind == "COUNT" else kind.replace("|", " or ")
-            raise RegistryError(f"Expected {wanted}, got {text!r}: {name} {self.form}.")
+            raise RegistryError(f"Expected {wanted}, got {text[:50]!r}: {name} {self.form}.")
         return int(text) if kind == "COUNT" else text
 
 

@@ -204,7 +204,7 @@ def show(options: argparse.Namespace, value: Any, text: Callable[[], str]) -> No
 
 def to_json(value: Any) -> str:
     """JSON for any reader and any terminal: ASCII, and null for numbers that JSON does not have."""
-    return json.dumps(_with_nulls(value), indent=1, allow_nan=False)
+    return json.dumps(_with_nulls(value), indent=1)
 
 
 def _with_nulls(value: Any) -> Any:

@@ -145,8 +145,8 @@ def _stage_of(session: DiscoverySession) -> Stage:
     """The newest images as a stage without labels; sample ids are positions."""
     intake = session.current.intake
     records = [{"bytes": intake.read_bytes(file), "path": None} for file in _learnt(session)]
-    table = Dataset.from_dict({"image": records}, features=Features({"image": Image(decode=False)}))
-    rows, num_categories = ImageRows(table, decoding=intake.decoding), max(len(session.registry.active), 1)
+    table = Dataset.from_dict({"image": records}, features=Features({"image": Image()}))
+    rows, num_categories = ImageRows(table, decoding=intake.decoding), len(session.registry.active)
     return Stage(session.current.stage, rows, np.arange(len(records)), num_categories)
 
 

@@ -120,7 +120,7 @@ def discover(
         remove_leftovers(target)
         remove_leftovers(project)
         enough = 0 if session.given else session.view.enough
-        session.seen = SeenFiles(project, {"max_pixels": session.limits.max_pixels, "enough": enough})
+        session.seen = SeenFiles(project, {"enough": enough, "max_pixels": session.limits.max_pixels})
         stack.callback(session.seen.close)  # only after an error: the session may be used further
         asked = None if adaptation is None else values_asked(session, adaptation, num_categories)
         came_with = session.registry

@@ -43,7 +43,7 @@ _LISTED = 20  # columns in a message
 _NOT_PLAIN = (  # NumPy would advise to load it with `allow_pickle`, which runs code in it
     "it contains no plain arrays. Write numbers, and ids as text (astype(str)), with numpy.save or numpy.savez."
 )
-TILE_SIDE, _LINE, _LINES = 256, 26, 11  # pixels, characters, lines
+TILE_SIDE, _LINE, _LINES = 256, 26, 9  # pixels, characters, lines
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ class CosineClassifier(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Cosines ``(..., K)`` of features ``(..., D)`` with every row."""
-        return F.normalize(features, dim=-1) @ F.normalize(self.weight, dim=-1).T
+        return F.normalize(features, dim=-1) @ F.normalize(self.weight).T
 
 
 class LinearClassifier(CosineClassifier):
@@ -139,7 +139,7 @@ class RememberingModel(CategoryDiscoveryModel):
         """
         known, own = len(self.class_means), own.to(features.device)
         groups = [features[own == number] for number in range(known, len(rows))]
-        unit = F.normalize(rows[known:], dim=-1)
+        unit = F.normalize(rows[known:])
         means = [group.mean(0) if len(group) else row for group, row in zip(groups, unit, strict=True)]
         if means:
             self.remember(same_on_all(torch.stack(means)))

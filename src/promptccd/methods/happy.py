@@ -48,7 +48,7 @@ class HappyModel(ClassifierModel, RememberingModel):
 
     def remember(self, means: Tensor) -> None:
         """See the base class; means are unit vectors."""
-        super().remember(F.normalize(means, dim=-1))
+        super().remember(F.normalize(means))
 
 
 class HappyObjective(DiscoveryObjective):

@@ -210,7 +210,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
             return super().compute_output(tokens, rotation, prompted, project)
         entering = run_prefix(self.backbone, tokens, rotation)
         with torch.no_grad():
-            query = F.normalize(class_row(self.backbone, entering, rotation=rotation).float(), dim=-1)
+            query = F.normalize(class_row(self.backbone, entering, rotation=rotation).float())
             log_joint, means = self.mixture(query)
             # As in the paper by log-likelihood, weights included. The released code ranks posteriors in float32, which
             # are one-hot in 768 dimensions, so that its second to fifth choices are arbitrary.
@@ -234,8 +234,8 @@ class PromptCCDModel(CategoryDiscoveryModel):
         if self.config.prompt_scale == "raw":
             return prompts
         # [CLS] and registers are of other lengths than patches.
-        patches = tokens[:, -patch_count(self.backbone, tokens) :].float().norm(dim=-1).mean(dim=1)
-        return prompts * (patches / means.float().norm(dim=-1).mean().clamp_min(1e-12))[:, None, None]
+        patches = tokens[:, -patch_count(self.backbone, tokens) :].float().norm(dim=2).mean(1)
+        return prompts * (patches / means.float().norm(dim=1).mean().clamp_min(1e-12))[:, None, None]
 
     def load_mixture(
         self, means: Tensor, variances: Tensor, log_weights: Tensor, floor: Tensor | None = None
@@ -270,7 +270,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         """Category ``(N,)`` of the likeliest component for plain features ``(N, D)``; `None` before a stage's end."""
         if self.native_mixture is None:
             return None
-        query = F.normalize(features.to(self.native_mixture.means.device).float(), dim=-1)
+        query = F.normalize(features.to(self.native_mixture.means.device).float())
         categories = torch.tensor(self.config.native_categories, device=query.device)
         return categories[self.native_mixture.log_joint(query).argmax(1)]
 

@@ -260,23 +260,23 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         if not isinstance(output, PartPromptOutput):
             return {}
         assert output.scores is not None and output.part_logits is not None
-        losses = {"cos": (1 - output.scores).sum(dim=-1).mean(dim=-1)}
+        losses = {"cos": (1 - output.scores).sum(2).mean(1)}
         if output.part_labels is not None:
             route = F.cross_entropy(output.part_logits.transpose(1, 2), output.part_labels, reduction="none")
-            losses["route"] = ROUTE_WEIGHT * route.mean(dim=-1)
+            losses["route"] = ROUTE_WEIGHT * route.mean(1)
         if output.teacher_bottleneck is not None:
             assert self._teacher is not None and output.features is not None and output.bottleneck is not None
             assert output.teacher_features is not None and output.teacher_log_shares is not None
             if self.config.anchor_on == "cls":  # a head that learns too has no part in the distance
                 both = output.features, output.teacher_features
-                ours, theirs = (F.normalize(each.float(), dim=-1) for each in both)
+                ours, theirs = (F.normalize(each.float()) for each in both)
             else:
                 ours = self.head.outputs(output.bottleneck)
                 with torch.no_grad():
                     theirs = self._teacher.head.outputs(output.teacher_bottleneck)
             shares = log_shares(output.part_logits)
-            divergence = (shares.exp() * (shares - output.teacher_log_shares)).sum(dim=-1)
-            losses["distill"] = self.config.distill_weight * (ours - theirs).square().sum(dim=-1)
+            divergence = (shares.exp() * (shares - output.teacher_log_shares)).sum(1)
+            losses["distill"] = self.config.distill_weight * (ours - theirs).square().sum(1)
             losses["anchor"] = self.config.distill_weight * divergence
         return losses
 
@@ -290,7 +290,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         """Tokens whose patches are scaled by prompts of these pools, the prompts, and the routing logits."""
         contextual, logits = self.router(tokens[:, -patch_count(self.backbone, tokens) :], attention)
         # Only keys learn from the cosines.
-        selection = pools.select(contextual.detach(), self.config.random_prompts, logits.argmax(dim=-1))
+        selection = pools.select(contextual.detach(), self.config.random_prompts, logits.argmax(2))
         return modulate(tokens, pools(selection.indices)), selection, logits
 
     @torch.no_grad()

@@ -70,7 +70,7 @@ class Pool(nn.Module):
             indices = pools[..., None] * size + indices
             cosines = cosines.gather(-1, indices)
         ranked_by = arbitrary_scores(unit, size) if arbitrary else cosines
-        best = ranked_by.topk(self.top_k, dim=-1).indices
+        best = ranked_by.topk(self.top_k).indices
         return Selection(indices.gather(-1, best), cosines.gather(-1, best))
 
     def initialise(self, std: float) -> None:

@@ -110,7 +110,7 @@ class VBCGCDObjective(ClassifierObjective):
     def adjust_gradients(self, epoch: int) -> None:
         """Keep every parameter after stage 0."""
         if self.stage.labels is None:
-            self.model.zero_grad(set_to_none=True)
+            self.model.zero_grad()
 
     @torch.no_grad()
     def end_stage(self) -> None:

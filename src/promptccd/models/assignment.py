@@ -298,7 +298,7 @@ def nearest(
     With fewer categories than `top_k`, all of them. The other arguments as in `assign`.
     """
     squared, shares, explained = _distances(features, prototypes, temperature, spread)
-    order = squared.sort(dim=1, stable=True).indices[:, :top_k]
+    order = squared.sort(stable=True).indices[:, :top_k]
     confidences = shares.gather(1, order) * explained[:, None]
     return torch.tensor(ids, device=squared.device)[order], confidences
 

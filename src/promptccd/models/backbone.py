@@ -255,7 +255,7 @@ class UnitHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Features ``(B, D)`` to the L2-normalised bottleneck ``(B, d)``."""
-        return F.normalize(features, dim=-1)
+        return F.normalize(features)
 
     def similarities(self, bottleneck: Tensor) -> Tensor:
         """Cosine similarities of all pairs of embeddings, ``(B, d)`` to ``(B, B)``."""
@@ -278,7 +278,7 @@ class BottleneckHead(UnitHead):
 
     def forward(self, features: Tensor) -> Tensor:
         """See the base class."""
-        return F.normalize(self.mlp(features), dim=-1)
+        return F.normalize(self.mlp(features))
 
 
 class ProjectionHead(BottleneckHead):
@@ -300,7 +300,7 @@ class ProjectionHead(BottleneckHead):
 
     def outputs(self, bottleneck: Tensor) -> Tensor:
         """Embeddings ``(B, O)``: bottleneck rows times the normalised last layer, L2-normalised."""
-        return F.normalize(bottleneck @ F.normalize(self.last_weight, dim=-1).T, dim=-1)
+        return F.normalize(bottleneck @ F.normalize(self.last_weight).T)
 
     def similarities(self, bottleneck: Tensor) -> Tensor:
         """Cosine similarities of the O-wide outputs, ``(B, d)`` to ``(B, B)``.
@@ -314,7 +314,7 @@ class ProjectionHead(BottleneckHead):
             embeddings = self.outputs(bottleneck)
             return embeddings @ embeddings.T
         with torch.autocast(bottleneck.device.type, enabled=False):  # a 65,536-term sum: keep it in float32
-            weight = F.normalize(self.last_weight.float(), dim=-1)
+            weight = F.normalize(self.last_weight.float())
             hidden = bottleneck.float()
             products = hidden @ (weight.T @ weight) @ hidden.T
             norms = products.diagonal().clamp_min(1e-24).sqrt()

@@ -360,7 +360,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         mixed = self.config.precision == "bfloat16"
         with torch.autocast(pixel_values.device.type, torch.bfloat16, enabled=mixed):
             features = self(pixel_values, prompted=prompted, return_dict=True).features
-        return F.normalize(features.float(), dim=-1)
+        return F.normalize(features.float())
 
     def _output(self, features: Tensor, project: bool, **others: Any) -> CategoryDiscoveryOutput:
         bottleneck = self.head(features) if project else None
@@ -384,7 +384,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         It comes from the method's classifier or mixture, else it is the likeliest category of `gaussians`.
         """
         gaussians = self.gaussians
-        return None if gaussians is None else gaussians.predict(F.normalize(features.float(), dim=-1))
+        return None if gaussians is None else gaussians.predict(F.normalize(features.float()))
 
     @property
     def gaussians(self) -> CategoryGaussians | None:
@@ -459,7 +459,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         if len(self.prototypes) == 0:
             raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
         return {
-            "features": F.normalize(features.float(), dim=-1),
+            "features": F.normalize(features.float()),
             "prototypes": self.prototypes.float().to(features.device),  # features may be on the CPU already
             "ids": self.config.category_ids,
             "temperature": self.config.confidence_temperature,

@@ -58,23 +58,20 @@ class Chart:
     base: ClassVar = HEIGHT - BOTTOM  # of the horizontal axis
 
 
-Values = Sequence[tuple[float, float] | tuple[float, float, float | None]]
-
-
 def line_chart(
     label: str,
-    series: Mapping[str, Values],
+    series: Mapping[str, Sequence[Sequence[float]]],
     *,
     x_label: str,
     y_label: str,
     y_least: float = -math.inf,
     y_most: float = math.inf,
-    whole: bool = False,
+    least_step: float = 0.0,
 ) -> Chart:
     """Lines through points ``(x, y)`` or ``(x, y, deviation)`` with whole x; points without finite y are left out.
 
-    Neither the vertical axis nor deviations exceed `y_least` and `y_most`; with `whole`, that axis has only whole
-    numbers. `label` is for readers who cannot see the drawing.
+    Neither the vertical axis nor deviations exceed `y_least` and `y_most`; steps of that axis are at least
+    `least_step`. `label` is for readers who cannot see the drawing.
     """
     points = {
         name: [(x, y, _deviation(*more)) for x, y, *more in each if math.isfinite(y)]
@@ -87,11 +84,11 @@ def line_chart(
         return max(y - deviation, y_least), min(y + deviation, y_most)
 
     ends = [end for _, y, deviation in flat for end in limits(y, deviation)] or [0.0, 1.0]
-    ticks = nice_ticks(min(ends), max(ends), least_step=1.0 if whole else 0.0)
+    ticks = nice_ticks(min(ends), max(ends), least_step)
     y_ticks = [tick for tick in ticks if y_least <= tick <= y_most]
     x_scale = _scale(min(xs), max(xs), LEFT + 10, WIDTH - RIGHT - 10)
     y_scale = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
-    few = max((len(each) for each in points.values()), default=0) <= FEW_POINTS
+    few = all(len(each) <= FEW_POINTS for each in points.values())
     # Without a shift, marks and error bars at the same place would hide each other.
     shift = min(DODGE, ROOM_TO_DODGE / max(1, len(points) - 1)) if few else 0.0
     lines = []
@@ -112,8 +109,8 @@ def line_chart(
     )  # fmt: skip
 
 
-def _deviation(given: float | None = None) -> float:
-    return given if given is not None and math.isfinite(given) else 0.0
+def _deviation(given: float = 0.0) -> float:
+    return given if math.isfinite(given) else 0.0
 
 
 def nice_ticks(low: float, high: float, least_step: float = 0.0) -> list[float]:

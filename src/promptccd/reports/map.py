@@ -36,7 +36,6 @@ def layout_of(features: np.ndarray, seed: int) -> np.ndarray:
     tsne = TSNE(
         init="pca",
         perplexity=min(PERPLEXITY, (len(features) - 1) / 3),
-        early_exaggeration=12.0,
         max_iter=ITERATIONS,
         random_state=seed_of("map", seed) % 2**32,
     )

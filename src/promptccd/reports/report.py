@@ -344,7 +344,7 @@ def _count_chart(counts: pd.DataFrame) -> Chart:
         },
         x_label="stage",
         y_label="categories",
-        whole=True,
+        least_step=1.0,
     )
 
 

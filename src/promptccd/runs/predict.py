@@ -371,7 +371,7 @@ def explain_image(
     features = model.features_of(pixel_values)
     found = model.assign(features)
     for rows in (features, found.confidences, found.distances):
-        require_finite(rows[:, None], [str(image)[:200]])
+        require_finite(rows[:, None], [str(image)])
     acted = model(pixel_values, prompted=True)
     attention = model.attention_row(pixel_values)[0].float().cpu()
     patch = model.config.vision_config.patch_size

@@ -145,13 +145,13 @@ def _fields(values: dict[str, dict[str, Any]], run: RunDirectory) -> dict[str, A
     if values.get("data", {}).get("unlabelled") is not None:  # later streams may follow, with their numbers
         fields.pop("data.class_blocks", None)
         if isinstance(counts := fields.get("training.category_count"), list):
-            fields["training.category_count"] = counts[: max(1, _num_begun(run)) - 1]
+            fields["training.category_count"] = counts[: _num_begun(run) - 1]
     return fields
 
 
 def _num_begun(run: RunDirectory) -> int:
-    """How many stages are finished, or inside of which a state was saved."""
-    return run.num_finished + run.state_file(run.num_finished).exists()
+    """How many stages are finished, or inside of which a state was saved; at least stage 0."""
+    return max(1, run.num_finished + run.state_file(run.num_finished).exists())
 
 
 def _require_begun_stages(run: RunDirectory, stages: StageStream) -> None:
@@ -160,7 +160,7 @@ def _require_begun_stages(run: RunDirectory, stages: StageStream) -> None:
     if stages.is_scored or before.rule != split.rule:
         stages.require_fingerprint(before.fingerprint, f"The run in {run.path}")
         return
-    begun = min(max(1, _num_begun(run)), len(before.stages))
+    begun = _num_begun(run)
     if before.first(begun).fingerprint != split.first(begun).fingerprint:
         kept = [was == now for was, now in zip(before.contents, split.contents, strict=False)]
         stage = [*kept[:begun], False].index(False)
@@ -204,15 +204,12 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
         RunError: its records are damaged.
     """
     recipe, data = run.recipe, dict(changes.get("data", {}))
-    has_streams = recipe.data.unlabelled is not None
-    if has_streams:
+    if recipe.data.unlabelled is not None:
         data["class_blocks"] = data.get("class_blocks")  # counted again
     for name in ("unlabelled", "labels"):
-        if has_streams or name in data:
-            before = getattr(recipe.data, name)
-            known = {_real(each) for each in before or ()}
-            added = [each for each in data.get(name) or () if _real(each) not in known]
-            data[name] = None if before is None and not added else [*(before or ()), *added]
+        before = getattr(recipe.data, name) or []
+        known = {_real(each) for each in before}
+        data[name] = [*before, *(each for each in data.get(name) or () if _real(each) not in known)] or None
     own = {"training": {"output_dir": str(run.path)}}
     return Recipe.from_dict(laid_over([recipe.to_dict(), own, {**changes, "data": data}]))
 

@@ -257,10 +257,10 @@ class _Training:
         if self.is_main:
             self._log_labels(stage)
         assigned = self.earlier.assigned
-        self.count = self._counts.before_training(stage, self._features, assigned)
-        if self.count is None and self.method.objective.needs_count:
-            self.count = self._counts.estimate(index, self._features(), assigned)
-        self.count = same_on_all(self.count)
+        count = self._counts.before_training(stage, self._features, assigned)
+        if count is None and self.method.objective.needs_count:
+            count = self._counts.estimate(index, self._features(), assigned)
+        self.count = same_on_all(count)
         state, seconds = self.run.load_state(index) or (None, 0.0)
         self.started -= seconds
         if state:
@@ -330,11 +330,9 @@ class _Training:
             self.model, self.images[-1], self.stages.num_known, self.arguments.seed,
         )  # fmt: skip
         model.config.stage, model.config.num_known = stage.index, num_known
-        # With corrections made meanwhile.
-        self.earlier = earlier_images(self.run, self.images[:-1], self.stages.later_labels)
         features, before = self._features(), self.earlier.assigned
         if isinstance(stage, LabelledStage):
-            found, labels = labelled_categories(features[0], self.known_ids), self.known_ids
+            found, labels, count = labelled_categories(features[0], self.known_ids), self.known_ids, num_known
         else:
             if self.count is None:
                 self.count = same_on_all(self._counts.estimate(stage.index, features, before))
@@ -343,12 +341,11 @@ class _Training:
             restarts = self.arguments.kmeans_restarts
             protocol = ContinualAccuracy(before[0], num_known, restarts=restarts, seed=seed)
             protocol.assigned = before
-            found, labels = protocol.discover(features, self.count.count), None
+            found, labels, count = protocol.discover(features, self.count.count), None, self.count.count
         names = self.stages.labelled.category_names
         registry, found = observe_stage(self.earlier, found, images.sample_ids, names)
         model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
         assignments = {"sample_ids": images.sample_ids, "category_ids": found.category_ids}
-        count = len(found.prototype_ids) if self.count is None else self.count.count
         learn_prediction(model, features[-1], labels, count, seed)
         if stage.index:
             own = features[-1]
@@ -383,9 +380,11 @@ class _Training:
             run.record(score)
             metrics = run.results_up_to(index).metrics(first=index)
             parts = {"All": score.all, "Old": score.old, "New": score.new}.items()
-            figures = ", ".join(f"{part} {value:.1f}" for part, value in parts if not math.isnan(value))
-            counted = f"{score.num_categories} categories so far"
-            logger.info("stage %d: %s over %d images. %s", index, figures, score.num_images, counted)
+            logger.info(
+                "stage %d: %s over %d images. %d categories so far", index,
+                ", ".join(f"{part} {value:.1f}" for part, value in parts if not math.isnan(value)),
+                score.num_images, score.num_categories,
+            )  # fmt: skip
         elif index:
             not_sure = int(model.assign(features).novel.sum())
             facts[STREAMS] = stream_row(index, ids, self.earlier.assigned, config, not_sure, self.count)

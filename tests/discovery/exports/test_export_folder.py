@@ -44,7 +44,7 @@ def tree(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
 
 
-FIRST = {"owl/a.txt": "owl one", "owl/b.txt": "owl two", "heron/a.txt": "heron one"}
+FIRST = {"owl/a.txt": "owl one", "owl/b.txt": "owl two", "heron/1/a.txt": "heron one"}
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ EAGLES = {each.replace("owl", "eagle owl"): text for each, text in FIRST.items()
     [
         (FIRST, 3),
         (EAGLES, 3),
-        ({"owl/b.txt": "owl one", "owl/a.txt": "owl two", "heron/a.txt": "heron one"}, 3),
-        ({"owl/a.txt": "heron one", "owl/b.txt": "owl one", "heron/a.txt": "owl three"}, 2),
+        ({"owl/b.txt": "owl one", "owl/a.txt": "owl two", "heron/1/a.txt": "heron one"}, 3),
+        ({"owl/a.txt": "heron one", "owl/b.txt": "owl one", "heron/1/a.txt": "owl three"}, 2),
         ({"owl/b.txt": "owl one", "owl/c.txt": "owl one", "owl/d.txt": "owl one"}, 1),
         ({}, 0),
         ({**FIRST, "owl/gone.txt": "gone"}, 3),
@@ -112,7 +112,7 @@ def test_what_somebody_changed_is_theirs(folder: Path, tmp_path: Path, what: str
         path.symlink_to(outside)
     before = tree(folder)
     found = export(folder, {"owl/b.txt": "owl two"})
-    assert tree(folder) == {place: text for place, text in before.items() if place != "heron/a.txt"}
+    assert tree(folder) == {place: text for place, text in before.items() if place != "heron/1/a.txt"}
     assert found.left == ["owl/a.txt"] * (what in ("edited", TEXT["replaced-by-a-link"]))
     found = export(folder, {**FIRST, "owl/a.txt": "owl four"})
     assert bool(found.left) == (what not in ("moved", "deleted"))
@@ -143,11 +143,11 @@ def test_the_same_export_again_restores_what_was_deleted_or_edited(folder: Path,
 
 
 def test_what_has_the_name_of_an_exported_file_gets_another(folder: Path, tmp_path: Path) -> None:
-    written(folder, {"stork": "no folder", "crane": tmp_path, "owl/c.txt": "mine"})
-    wanted = {**FIRST, "stork/a.txt": "a", "crane/a.txt": "b", "owl/c.txt": "c"}
+    written(folder, {"stork": "no folder", "crane": tmp_path, "owl/c.txt": "mine", "owl/.DS_Store": ""})
+    wanted = {**FIRST, "stork/a.txt": "a", "crane/a.txt": "b", "owl/c.txt": "c", "heron/b.txt": "d"}
     found = export(folder, wanted)
     assert found.left == [f"out (kept)/{each}" for each in ("crane", "owl/c.txt", "stork")]
-    assert tree(folder) == wanted
+    assert tree(folder) == wanted and not (folder / "owl/.DS_Store").exists()
     assert tree(tmp_path / "out (kept)") == {"owl/c.txt": "mine", "stork": "no folder"}
     assert (tmp_path / "out (kept)/crane").readlink() == tmp_path and not (tmp_path / "a.txt").exists()
 
@@ -275,8 +275,9 @@ def test_many_names_are_some_names_and_all_reaches_the_disk(tmp_path: Path, monk
 @pytest.mark.parametrize("place", ["../x", "/etc/x", "a/../../x", "", "."])
 def test_a_record_that_leads_out_removes_nothing(folder: Path, tmp_path: Path, place: str) -> None:
     outside = put(tmp_path / "x", "a stork")
-    line = next(line for line in (folder / EXPORTED).read_text().splitlines() if '"heron/a.txt"' in line)
+    header, line, *_ = (folder / EXPORTED).read_text().splitlines()
     planted = [place, 7, *json.loads(line)[2:]]
+    assert (header, line[:16], len(planted[2])) == ('{"format":3}', '["heron/1/a.txt"', 32)
     with (folder / EXPORTED).open("a") as record:
         record.write(json.dumps(planted) + "\n")
     export(folder, {})

@@ -43,17 +43,6 @@ def test_separate_groups_are_counted_and_found(count, spread):
     assert clustering_accuracy(groups.numpy(), found.category_ids.numpy(), ()).all > 99
 
 
-@pytest.mark.moderate
-def test_new_groups_open_beside_known_ones(ten):
-    points, groups, known = ten
-    found, estimate = groups_of(points, known, next_id=20)
-    assert estimate.low <= 10 <= estimate.high
-    assert found.ids == (*range(6), 20, 21, 22, 23)
-    assert found.category_ids[groups < 6].tolist() == groups[groups < 6].tolist()
-    assert "(" in str(estimate)
-    assert torch.equal(found.prototypes[:6], known.prototypes)
-
-
 def test_without_constraints_every_image_is_with_the_nearest_prototype(digits):
     points, known = digits
     found, _ = groups_of(points, known, num_categories=12, next_id=7)

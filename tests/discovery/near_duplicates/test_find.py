@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
-from torch.nn.functional import normalize
+from torch.nn.functional import avg_pool2d, normalize
 
 from benchmarks.bench_moments import SETTINGS, beside, burst, moved, pan, resaved
 from promptccd.clustering import GroupingConstraints
@@ -16,18 +16,21 @@ from promptccd.discovery.grouping.units import make_units
 from promptccd.discovery.near_duplicates import find
 from promptccd.discovery.near_duplicates.find import (
     _INVERSE,
+    MAX_BITS,
     _doubtful,
     _rotated,
+    _same_hash,
     _Signs,
     find_near_duplicates,
 )
-from promptccd.discovery.near_duplicates.same import Scale
+from promptccd.discovery.near_duplicates.same import Scale, _recoloured
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
 from tests.clustering.test_split_merge import blobs
 from tests.kept import kept
 from tests.messages import TEXT
+from tests.test_golden_numbers import require_kept
 
 MIRRORED, UPSIDE_DOWN = Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180
 BICUBIC = Image.Resampling.BICUBIC
@@ -57,9 +60,9 @@ def found_in(images, features=None, taken=None, mode="auto", names=()):
         buffer = io.BytesIO()
         image.save(buffer, "BMP")
         looks.append(look_at(buffer.getvalue(), Decoding(10**6), None)[1])
-    features = torch.ones(len(images), 4) / 2 if features is None else features
+    features = torch.ones(len(looks), 4) / 2 if features is None else features
     miniatures = np.stack([look.miniature for look in looks])
-    taken = np.full(len(images), np.nan) if taken is None else np.array(taken, dtype=float)
+    taken = np.full(len(looks), np.nan) if taken is None else np.array(taken, dtype=float)
 
     def thumbnails(rows):
         return [looks[row].thumbnail for row in rows]
@@ -120,6 +123,24 @@ def test_how_far_a_picture_may_be_altered(how):
     are_one = [each[1::2] == each[::2] for each in moments]
     found = ["".join("-+"[int(one)] for one in each) for each in are_one]
     assert found == kept("altered.json", found, how)
+
+
+def test_altered_pictures_are_laid_over_each_other_as_they_were():
+    small, found = [], {}
+    for number, how in enumerate([*ALTERED.values()] * 2):
+        altered = (original := photograph(number // 11 + 1)).copy()
+        altered = how(altered, 0.1 + number // 11 / 5) or altered
+        small.append([np.asarray(each.resize((64, 64)), np.float32) for each in (original, altered)])
+    colours = torch.from_numpy(np.array(small)).unbind(1)
+    for side in (32, 64):
+        scale, greys = Scale(side), [avg_pool2d(each.mean(3), 64 // side) for each in colours]
+        evened = [scale.evened(scale.detail(each)) for each in greys]
+        fit, shift = scale.shifts(*map(scale.transformed, evened))
+        maps, sound = scale.laid(*evened, shift)
+        agreement, telling, overlap = scale.agreement(*greys, maps)
+        agrees, different = agreement.where(telling, 0.0), _recoloured(*colours, maps)
+        found[side] = fit, shift, maps, sound, agrees, telling.float(), overlap, different
+    require_kept("groups", "altered pictures", found)
 
 
 @pytest.mark.parametrize("cell", [pytest.param(2_048, marks=pytest.mark.slow), 12])
@@ -197,19 +218,32 @@ def test_large_groups_are_doubted_unless_a_clock_speaks_for_them():
     assert _doubtful(looks, nothing).tolist() == [True] * 12 + [False] * 8
     assert not _doubtful(looks, np.arange(20.0)).any()
     assert not _doubtful(np.array([0] * 10 + [*range(10, 20)]), nothing).any()
+    many = np.r_[np.arange(11).repeat(12) * 12, 132:240]  # groups of a twentieth of all
+    for groups, are_doubtful in ((11, True), (10, False)):
+        looks = np.where(many < 12 * groups, many, np.arange(240))
+        assert (_doubtful(looks, np.full(240, np.nan)) == are_doubtful * (looks < 12 * groups)).all()
+
+
+@pytest.mark.parametrize(("pairs", "first"), [(5, [*range(23)]), (6, [*range(18), *range(12, 18)])])
+def test_most_of_what_looks_alike_must_be_in_doubtful_groups_for_all_to_be_doubted(pairs, first):
+    found = found_in(map(photograph, (*[0] * 12, *range(1, 7), *range(1, 1 + pairs))))
+    assert found.looks.tolist() == [0] * 12 + [*range(12, 18), *range(12, 12 + pairs)]
+    assert found.first_of.tolist() == first
+
+
+def test_hashes_that_differ_in_some_bits_are_found_once():
+    upright = SPAWN(0).integers(2**64, size=32, dtype=np.uint64)
+    bits = np.array(
+        [sum(1 << (16 * bit + row // 2) for bit in range(row % 5)) for row in range(32)], np.uint64
+    )
+    found = [pair for each in _same_hash(upright, upright ^ bits) for pair in zip(*each, strict=True)]
+    assert sorted(found) == [(row, row) for row in range(32) if row % 5 <= MAX_BITS]
 
 
 def test_names_follow_each_other_by_their_last_number():
     names = ["a 1.png", "a 2.png", "a 2 (3).png", "b 3.png", "b 5.png", "b.png", "c9", "c9", "c10x"]
     follows = _Signs.of(np.full(len(names), np.nan), names).follows
     assert np.flatnonzero(follows).tolist() == [1, 7, 8]
-
-
-@pytest.mark.parametrize(("contrast", "tells"), [(0.5, True), (0.2, False)])
-def test_detail_of_some_grey_levels_tells_pictures_apart(contrast, tells):
-    small = [np.asarray(photograph(each).convert("L").resize((64, 64)), dtype=np.float32) for each in (1, 2)]
-    one, two = (128 + contrast * (torch.from_numpy(each)[None] - 128) for each in small)
-    assert (Scale(64).apart(one, two, torch.zeros(1, 2)) > 0.9).item() is tells
 
 
 def test_every_turn_has_its_way_back():
@@ -265,4 +299,5 @@ def test_a_moment_stays_together_unless_people_said_otherwise():
     assert parts == [0, 0, 0, 3, 4, 5, 6, 6, 8, 9, 0, 0]
     assert units.sizes.tolist() == [2, 1, 1, 1, 1, 1, 1]
     assert units.weights.tolist() == [10, 5, 5, 1, 5, 5, 5]
+    assert units.is_constrained.tolist() == [True, True, True, False, True, True, True]
     assert torch.allclose(units.points[0], torch.tensor([0.5, 0, 0, 0.5]))

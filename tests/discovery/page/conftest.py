@@ -53,7 +53,8 @@ class Window:
         token = parse_qs(urlsplit(page.url).query)["token"][0]
         status, headers, _ = self.ask(f"/?token={token}", cookie="")
         assert (status, headers["location"], len(token)) == (303, "/", 32)
-        self.cookie = headers["set-cookie"].partition(";")[0]
+        self.cookie, _, rest = headers["set-cookie"].partition("; ")
+        assert rest == "HttpOnly; Max-Age=15552000; Path=/; SameSite=strict"  # outlives the browser
 
     def ask(
         self, path: str, body: Any = None, *, method: str = "", cookie: str | None = None, **headers: str

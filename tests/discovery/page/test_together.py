@@ -110,8 +110,6 @@ def test_the_next_server_is_where_the_last_one_was_with_the_same_key(project: Pa
     with served(project) as again:
         assert again.url == first.url
         assert window.get("state")["photos"] == N  # with the cookie from before
-        kept = window.ask(f"/?{urlsplit(again.url).query}", cookie="")[1]["set-cookie"]
-        assert "Max-Age=15552000" in kept  # or the browser would forget it when it is closed
     with closing(listen("127.0.0.1", port)), served(project) as elsewhere:  # somebody else is there now
         assert urlsplit(elsewhere.url).port != port
         assert urlsplit(elsewhere.url).query == urlsplit(first.url).query

@@ -189,20 +189,6 @@ def test_categories_get_the_means_of_their_images(registry: CategoryRegistry) ->
     np.testing.assert_allclose(prototype(registry, 3), mean(S1.of(3, 4)), atol=1e-6)
 
 
-def test_images_of_a_dissolved_category_go_to_the_nearest_that_they_were_not_taken_out_of(registry) -> None:
-    images, taken_out = S1.of(5), S1.of(5)[2]
-    distances = {
-        each.id: ((S1.features[np.isin(S1.keys, images)] - prototype(registry, each.id)) ** 2).sum(1)
-        for each in registry.active if each.id != 5
-    }  # fmt: skip
-    nearest = [sorted(distances, key=lambda each: distances[each][row]) for row in range(len(images))]
-    for home in (nearest[2][0], None, 5):
-        edits.move(registry, [taken_out], home)
-    edits.dissolve(registry, 5)
-    expected = {key: near[key == taken_out] for key, near in zip(images, nearest, strict=True)}
-    assert {key: registry.members[key] for key in images} == expected
-
-
 def test_rename(registry: CategoryRegistry) -> None:
     edits.rename(registry, 3, "  grey heron ")
     assert registry.category(3).name == "grey heron"
@@ -258,10 +244,8 @@ def test_a_refused_edit_changes_nothing(registry: CategoryRegistry, edit: Edit, 
 
 
 def test_undo_says_when_there_is_nothing(registry: CategoryRegistry) -> None:
-    for each, said in (
-        (registry, TEXT["nothing-to-undo-stage-1-was"]),
-        (CategoryRegistry(), TEXT["nothing-was-edited-yet"]),
-    ):
+    reasons = TEXT["nothing-to-undo-stage-1-was"], TEXT["nothing-was-edited-yet"]
+    for each, said in zip((registry, CategoryRegistry()), reasons, strict=True):
         with pytest.raises(RegistryError, match=said):
             each.undo()
 

@@ -1,17 +1,23 @@
 """Categories that may be one, screens of one proposal, and groups that may be two, from what a person has approved."""
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
+from promptccd.discovery.project import CategoryRegistry, StageGroups, edits, proposals
 from promptccd.discovery.project.categories import default_name
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.observe import unit
 from promptccd.discovery.project.proposals import SCREEN, SEEDS, halves, screen
+from promptccd.discovery.project.right import draw, how_right
 from promptccd.discovery.project.rows import MOST_ALIKE, alike_pairs
+from tests.discovery.project.streams import do
+from tests.kept import in_lines, kept
+from tests.test_golden_numbers import alike
 
 
 def _registry(angles: list[float], labelled: int = 0) -> CategoryRegistry:
@@ -66,7 +72,7 @@ def groups_of(
     keys = [f"{number:03}" for number in range(len(kinds))]
     looks = unit(np.eye(8)[kinds] + spread * np.random.default_rng(seed).normal(size=(len(kinds), 8)))
     registry, sure = CategoryRegistry(), np.where(clusters == kinds, 0.99, 0.9)
-    prototypes = np.eye(8, dtype=np.float32)[: clusters[-1] + 1]
+    prototypes = np.stack([looks[clusters == each].mean(0) for each in range(clusters.max() + 1)])
     registry.observe(0, StageGroups(keys, clusters, prototypes, confidences=sure))
     return registry, Features(keys, torch.from_numpy(looks).float())
 
@@ -82,6 +88,7 @@ def screens(registry: CategoryRegistry, features: Features) -> list[dict[str, An
     shown, skipped = [], set[str]()
     while found := screen(registry, features, features.keys, skipped):
         assert not skipped & set(found["images"])
+        assert found["like"] == [round(each, 3) for each in found["like"]]
         skipped |= set(found["images"])
         shown.append(found)
     return shown
@@ -89,8 +96,7 @@ def screens(registry: CategoryRegistry, features: Features) -> list[dict[str, An
 
 def test_what_is_likely_right_comes_first_and_what_is_contradicted_is_not_proposed_at_once() -> None:
     registry, features = sorted_wrong()
-    seeds = [[f"{number:03}" for number in range(first, first + 4)] for first in (20, 40)]
-    edits.confirm(registry, [*seeds[0], *seeds[1]])
+    edits.confirm(registry, [f"{first + number:03}" for first in (20, 40) for number in range(4)])
     assert halves(registry, features, 0) is None  # what is usual, two groups do not say
     strays = {f"{number:03}" for number in range(STRAY)}
     *likely, found = screens(registry, features)
@@ -104,11 +110,6 @@ def test_what_is_likely_right_comes_first_and_what_is_contradicted_is_not_propos
     assert strays == set(found["images"])
     assert found["reviewed"] == 4
     assert {each[0] for each in found["offered"]} == {1}
-    looks = dict(zip(features.keys, features.vectors, strict=True))
-    like = {key: [np.sort(features.of(each)[1] @ looks[key])[-3:].mean() for each in seeds] for key in strays}
-    assert found["images"][0] == max(strays, key=lambda key: like[key][1] - like[key][0])
-    likest = dict(zip(found["images"], found["like"], strict=True))
-    assert min(likest.values()) > 0.8
 
 
 def test_a_photograph_that_stands_for_its_group_does_not_speak_for_itself() -> None:
@@ -125,10 +126,16 @@ def test_what_was_skipped_or_approved_is_not_asked_about_and_it_ends() -> None:
     first = screen(registry, features, features.keys)
     assert first["likely"]
     assert (first["reviewed"], SEEDS) == (0, 4)
-    shown = screens(registry, features)
-    assert (sum(len(each["images"]) for each in shown), len(shown)) == (60, 5)
+    registry.features = lambda needed=False: features
+    for cut in ([], [f"{number:03}" for number in range(15, 30)]):  # which pins, and is no review
+        edits.split(registry, 0, cut) if cut else None
+        shown = screens(registry, features)
+        assert sum(len(each["images"]) for each in shown) == 60 and not any(
+            each["reviewed"] for each in shown
+        )
     edits.confirm(registry, list(features.keys))
     assert screen(registry, features, features.keys) is None
+    assert screen(sorted_wrong()[0], features, features.keys[:30]) is None  # of one group alone
 
 
 @pytest.mark.parametrize(("size", "share"), [(40, 0.0), (40, 0.5), (10, 0.5), (9, 0.5)])
@@ -137,17 +144,35 @@ def test_a_group_of_two_kinds_is_one_to_split(size: int, share: float) -> None:
     clusters, half = np.repeat([0, 1, 2], size), size // 2
     kinds = np.where(np.arange(3 * size) < share * size, 3, clusters)
     registry, features = groups_of(clusters, kinds, seed=1, spread=0.15)
-    assert halves(registry, features, 1) is None
+    assert halves(registry, features, 1) is halves(*groups_of(clusters, clusters, spread=0), 1) is None
     found = halves(registry, features, 0) or ()
     parts = {frozenset(features.keys[:half]), frozenset(features.keys[half:size])}
     assert {frozenset(part) for part in found} == (parts if share and size >= 10 else set())
 
 
-def test_what_split_puts_elsewhere_is_asked_about_still() -> None:
-    """A cut pins, and says nothing of single photographs."""
-    registry, features = sorted_wrong()
-    registry.features = lambda needed=False: features
-    edits.split(registry, 0, [f"{number:03}" for number in range(15, 30)])
-    shown = screens(registry, features)
-    assert [each["reviewed"] for each in shown] == [0] * len(shown)
-    assert sum(len(each["images"]) for each in shown) == 60
+SIZES = (75, 40, 30, 13, 12, 11)  # images of every kind; the last two kinds are one group
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.3, 0.5])
+def test_what_is_proposed_is_what_was_proposed(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some images are in the next group, have no features or were corrected; groups 2 and 4 are seldom right."""
+    monkeypatch.setattr(proposals, "_MOST_LOOKED_AT", 60)
+    kinds = np.repeat(range(6), SIZES)
+    clusters = (np.minimum(kinds, 4) + (np.arange(len(kinds)) % 11 == 5)) % 5
+    registry, features = groups_of(clusters, kinds, seed=2, spread=spread)
+    keys, features.there[::17] = features.keys, False
+    features = Features(keys, features.vectors, features.there)
+    edits.confirm(registry, [*keys[1:56], *keys[80:83], keys[140]])
+    elsewhere = [*keys[115:120], keys[147], keys[160], keys[84], keys[60]]
+    edits.sort(registry, elsewhere, [1, 1, 1, 1, 3, 0, 0, 3, 4])
+    for each in range(6):
+        drawn = draw(registry, keys[:115])
+        do(registry, (edits.move, [drawn[0]], each % 2), drawn=drawn)
+    found = {
+        "screens": screens(registry, features),
+        "halves": [halves(registry, features, each) for each in range(5)],
+        "right": [asdict(right := how_right(registry, keys)), right.line(), draw(registry, keys)],
+        "alike": alike_pairs(registry),
+    }
+    found = json.loads(json.dumps(found))
+    assert alike(found, kept("proposals.json", found, str(spread), text_of=in_lines))

@@ -8,6 +8,7 @@ next export completes the move.
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import shutil
 import stat
@@ -290,12 +291,12 @@ class ExportFolder:
                     old.unlink()
                     continue
                 self.export.left.append(place)
-            with contextlib.suppress(OSError):  # a file is where its folder would be
-                target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # it is there, or a file is where it would be
+                target.parent.mkdir(parents=True)
             if target.parent.is_dir() and not os.path.lexists(target):
                 systems.rename(old, target)
         if left := _own(self._old):
-            marks = ["kept", *(f"kept {number}" for number in range(2, 1_000))]
+            marks = itertools.chain(["kept"], map("kept {}".format, itertools.count(2)))
             aside = self.path.with_name(Names(os.listdir(self.path.parent)).add(self.path.name, marks))
             systems.rename(self._old, aside)
             self.export.left = [each for each in self.export.left if each not in left]

@@ -414,8 +414,7 @@ def _decided(
 
     may_decide = (each for each in entries if not each.reason and not each.name.lower().endswith(_PLAIN))
     listed = [each for each in may_decide if is_new(each)]
-    step = -(-len(listed) // _MOST_HEADS) or 1
-    deep = [entry for entry in listed[::step] if is_deep(entry)]
+    deep = [entry for entry in listed[:: len(listed) // _MOST_HEADS + 1] if is_deep(entry)]
     return decide(decoding, deep, lambda entry: source.read(entry, ByteBudget(limits, source.name)))
 
 

@@ -106,12 +106,12 @@ class SeenFiles:
     """
 
     def __init__(
-        self, folder: Path | None = None, made_with: Mapping[str, int] | None = None, is_reader: bool = False
+        self, folder: Path | None = None, made_with: dict[str, int] | None = None, is_reader: bool = False
     ):
         self.path = None if folder is None else folder / SEEN
         self._is_reader, self._lock = is_reader, threading.RLock()
         self._db = self._opened()
-        settings = json.dumps(made_with and dict(made_with), sort_keys=True)
+        settings = json.dumps(made_with)
         if made_with is not None and not is_reader and self._setting("decoder") != settings:
             with self._writing() as db:
                 db.execute("update content set status = null")

@@ -302,7 +302,7 @@ def _original(project: ProjectView, asked: Request) -> Response:
     content, name = photos.original(photos.keys[row]), posixpath.basename(photos.names[row])
     if kind := SHOWN.get(posixpath.splitext(name)[1].lower()):
         return Response(content, media_type=kind, headers=NOT_KEPT)  # of no other type, see `server.HEADERS`
-    saved = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
+    saved = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name)}"}
     return Response(content, media_type="application/octet-stream", headers=NOT_KEPT | saved)
 
 

@@ -175,7 +175,7 @@ class Space:
 
     def app(self, site: Site) -> RequestFilter:
         """The application: Gradio and the screens of all visits, behind the filter of requests."""
-        outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+        outer = FastAPI()
         outer.mount(SCREENS.rstrip("/"), self._screens())
         self.blocks.has_launched = True  # Gradio then checks that a file is an upload
         css = (files("promptccd.discovery.page") / "templates/space.css").read_text(encoding="utf-8")

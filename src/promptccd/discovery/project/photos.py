@@ -142,7 +142,7 @@ class Photos:
 
     def copies_of(self, key: str) -> int:
         """How many further files that are there showed the picture."""
-        return max(0, len(self.files_of(key)) - 1) if len(self._seen[key].files) > 1 else 0
+        return len(self.files_of(key)[1:])
 
     def file_of(self, key: str) -> Path | None:
         """The checked file of a picture; `None` in an archive or a data set.

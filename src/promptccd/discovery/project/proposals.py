@@ -63,15 +63,14 @@ def screen(
         for column, key in enumerate(seeds):
             if key in rows:
                 like[rows[key], column] = -1  # it does not speak for itself
-        count = min(_LIKEST, len(seeds))
-        likeness[:, place] = np.partition(like, -count, axis=1)[:, -count:].mean(1)
+        likeness[:, place] = np.sort(like)[:, -_LIKEST:].mean(1)
     shares = np.exp(_SHARPNESS * likeness)
     shares /= shares.sum(1, keepdims=True)
     placed = np.array([ids.index(members[key]) for key in asked])
     best, own = shares.argmax(1), shares[np.arange(len(asked)), placed]
     doubt = np.where(best == placed, -own, shares.max(1) - own)
-    seen, stayed = Counter(each.was for each in reviews.values()), Counter[int | None]()
-    stayed.update(each.was for key, each in reviews.items() if members.get(key) == each.was)
+    seen = Counter(each.was for each in reviews.values())
+    stayed = Counter(each.was for key, each in reviews.items() if members.get(key) == each.was)
     usual = (stayed.total() + 3) / (seen.total() + 4)  # of all groups, for a group with few reviews
     trusted = np.array([(stayed[group] + 4 * usual) / (seen[group] + 4) >= TRUSTED for group in ids])
     likely = (best == placed) & (own >= LIKELY) & trusted[placed]
@@ -82,7 +81,7 @@ def screen(
         worth[place] = mine[np.argsort(-doubt[mine], kind="stable")][:SCREEN]
     place = max(worth, key=lambda each: (float((doubt[worth[each]] + 1).sum()), -each))
     chosen = worth[place][_like_beside_like(matrix[worth[place]])]
-    order = np.argsort(-shares[chosen], axis=1, kind="stable")[:, :OFFERED]
+    order = np.argsort(-shares[chosen], kind="stable")[:, :OFFERED]
     return {
         "group": ids[place],
         "likely": bool(likely.any()),

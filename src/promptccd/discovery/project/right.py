@@ -71,7 +71,7 @@ def wrong_left(draws: np.ndarray, left: int) -> np.ndarray:
     prior = -0.5 * np.log(shares * (1 - shares))
     likelihoods = []
     for errors in _ERRORS:
-        rate = np.clip((grid[:, None] + draws["found"]) / draws["left"], 0, 1) * (1 - 2 * errors) + errors
+        rate = np.minimum((grid[:, None] + draws["found"]) / draws["left"], 1) * (1 - 2 * errors) + errors
         rate = np.clip(rate, 1e-6, 1 - 1e-6)
         likelihoods.append(np.where(draws["wrong"], np.log(rate), np.log1p(-rate)).sum(1))
     density = prior + np.logaddexp.reduce(likelihoods)

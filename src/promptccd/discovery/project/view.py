@@ -149,8 +149,7 @@ class ProjectView(Project):
         features, rows = self.features(), self.photos.rows
         with self.lock:
             registry = self.copy()
-        is_there = any(each.id == category for each in registry.active)
-        found = (halves(registry, features, category) if is_there else None) or ()
+        found = halves(registry, features, category) or ()
         return [[rows[key] for key in part if key in rows] for part in found]
 
     def why(self, row: int) -> dict[str, Any]:
@@ -343,7 +342,7 @@ def lay_out(vectors: np.ndarray) -> np.ndarray:
     places = torch.empty(len(features), 2)
     for start in range(0, len(features), _AT_ONCE):
         likeness = features[start : start + _AT_ONCE] @ features[shown].T
-        nearest = likeness.topk(min(NEAREST, len(shown)), dim=1).indices
+        nearest = likeness.topk(min(NEAREST, len(shown))).indices
         places[start : start + _AT_ONCE] = known[nearest].mean(1)
     span = float((known.max(0).values - known.min(0).values).max()) or 1.0
     drawn = numpy_generator("map of photographs").normal(scale=JITTER * span, size=tuple(places.shape))
