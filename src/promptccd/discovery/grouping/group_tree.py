@@ -258,11 +258,11 @@ def _cheapest_merges(
             mass = masses[kept] + masses[gone]
             centres[kept] = (masses[kept] * centres[kept] + masses[gone] * centres[gone]) / mass
             masses[kept] = mass
-            row = mass * masses / (mass + masses) * cdist(centres[kept : kept + 1], centres, "sqeuclidean")[0]
+            row = mass * masses / (mass + masses) * cdist(centres[[kept]], centres, "sqeuclidean")[0]
             row[np.isinf(costs[kept])] = np.inf
             costs[kept], costs[:, kept] = row, row
             if np.isfinite(giving_up[kept]):
-                to_fixed = cdist(centres[kept : kept + 1], fixed, "sqeuclidean")
+                to_fixed = cdist(centres[[kept]], fixed, "sqeuclidean")
                 giving_up[kept] = mass * to_fixed.min(initial=np.inf)
             stale |= (nearest == kept) | (row < cheapest)
             stale[kept] = True
