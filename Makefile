@@ -74,8 +74,7 @@ test: $(VENV)/.dev           ## quick tests, offline; two and a half minutes on 
 	$(PYTEST) -m "not slow and not moderate" $(ARGS)
 
 check: $(VENV)/.dev          ## what CI will say: lint, types, known risks, docs, and the tests of a landing
-	$(MAKE) --jobs 2 --output-sync lint faults docs
-	$(MAKE) test-landing
+	$(MAKE) --jobs 2 test-landing lint faults docs  # tests wait now and then: the others run meanwhile
 
 test-landing: $(VENV)/.dev   ## what a landing has to pass: these, the whole life of every method, a fifth of the rest
 	$(PYTEST) --slow-part $(PART) || { [ $$? -eq 1 ] && $(AGAIN) --slow-part $(PART); }
@@ -88,11 +87,8 @@ test-all: test test-slow     ## the whole suite, before a release
 faults: $(VENV)/.dev         ## what can go wrong, row by row, with the tests that hold it
 	$(BIN)/python -m tests.faults
 
-golden: $(VENV)/.dev         ## rewrite tests/golden after an intended change of outputs; read the diff
-	WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/test_golden*.py tests/cli/test_options.py tests/data/test_layouts.py \
-		tests/discovery/near_duplicates tests/discovery/project/test_histories.py tests/discovery/test_adapt.py \
-		tests/models/test_hostile_checkpoints.py tests/spaces/test_discovery_guard.py -k "golden or as_recorded or as_released or \
-		histories or names_the_file_the_value or page_is_what_it_was or may_be_altered or corrections_survive"
+golden: $(VENV)/.dev         ## rewrite tests/golden after an intended change of outputs, some minutes; read the diff
+	WRITE_GOLDEN=1 $(BIN)/python -m pytest -q -m "not slow" $$(grep -rlE "tests.kept|require_kept" tests --include="test_*.py")
 
 mutants: $(VENV)/.dev        ## small mistakes put in one by one, guards taken out: a test must fail; MUTANTS='--count 50 clustering/'
 	$(BIN)/python -m tests.mutants $(MUTANTS)

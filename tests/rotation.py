@@ -88,8 +88,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # The longest tests start first: a process that starts them last keeps the others waiting.
-    items.sort(key=lambda item: item.path.name != "test_golden.py")
+    # The longest tests start first, of golden files and of the whole package: a process that starts them last keeps the
+    # others waiting.
+    items.sort(key=lambda item: (item.path.name != "test_golden.py", item.path.parent.name != "tests"))
     if wanted := config.option.slow_part:
         left_out = [item for item in items if not is_run(item, *turn(wanted))]
         config.hook.pytest_deselected(items=left_out)
