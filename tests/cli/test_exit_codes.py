@@ -348,11 +348,7 @@ def test_a_reader_that_went_away_is_told_from_refusals_and_from_too_little_memor
     for error, said, code in (
         (OSError(errno.EIO, "worn", "disk"), "refused: worn ('disk'). ", DiskError.exit_code),
         (OSError(errno.EIO, "worn"), "refused: worn. ", DiskError.exit_code),
-        (
-            MemoryError("no room\nat all"),
-            ": no room Saved ",
-            DeviceError.exit_code,
-        ),  # while a package is imported
+        (MemoryError("no room\nat all"), ": no room Saved ", DeviceError.exit_code),  # of an import
         (MemoryError(), ": MemoryError Saved ", DeviceError.exit_code),
     ):
         end = exit_for(error)

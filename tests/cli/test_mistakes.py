@@ -246,6 +246,8 @@ MISTAKES = [
     ("sweep my_photos --config tiny.yaml --seeds 1", "Expected a folder of your images, --config"),
     ("sweep {tiny} --method pp", "--method is for images of your own"),
     ("sweep my_photos --seeds 1 --method simgdc", "No method is called 'simgdc'. Did you mean 'simgcd'?"),
+    *((f"{each} {{digits}}", "777...777")
+        for each in ("categories {stage} undo", "categories {stage}", "export {stage}", "open", "evaluate")),
     ("sweep my_photos --seeds 1 --backbone photograph", "Cannot read the configuration of backbone 'photograph'"),
 ]  # fmt: skip
 

@@ -74,7 +74,8 @@ def make_printable(*streams: TextIO | None) -> None:
 
 
 def to_stderr(line: str) -> None:
-    """Print a line on stderr, if there is one."""
+    """Print a line on stderr, if there is one, without the middle of words of 600 characters or more."""
+    line = re.sub(r"\S{600,}", lambda word: f"{word[0][:300]}...{word[0][-100:]}", line)
     if line and sys.stderr is not None:
         with contextlib.suppress(OSError):
             print(f"promptccd: {line}", file=sys.stderr, flush=True)
